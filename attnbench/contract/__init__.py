@@ -1,0 +1,1 @@
+"""What an attention problem is and what an implementation promises. Imports nothing else of attnbench."""

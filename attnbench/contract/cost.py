@@ -1,0 +1,109 @@
+"""What an attention costs, as exact integers for one problem, and the closed forms that implementations share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from .problem import Problem
+
+if TYPE_CHECKING:
+    import sympy
+
+LSE_BYTES = 4
+"""``lse`` is float32 for every 16- and 32-bit dtype."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Exact integers for a problem, its mode and the tile configuration; ``None`` where no closed form is known.
+
+    ``leading`` holds the leading term of a quantity as people write it (``{"flops": "4*B*H*n**2*d"}``), in the letters
+    B H G n m (keys, if not n) d e (value width) W C.
+    """
+
+    flops: int
+    """Useful FLOPs: 2 per multiply-add on visible pairs; forward 2 matmuls, backward 4, forward and backward 6."""
+    executed_flops: int | None = None
+    """FLOPs that the implementation performs: whole tiles, hidden pairs, recomputation."""
+    exponentials: int | None = None
+    """Evaluations of exp (or of the feature map's exponential)."""
+    compulsory_bytes: int
+    """Each input that can influence the output read once, each output written once."""
+    operand_bytes: int | None = None
+    """What each operator reads and writes, each operand once."""
+    requested_bytes: int | None = None
+    """What the kernel's own loads and stores ask for, re-reads included. Kernels only."""
+    peak_bytes: int | None = None
+    """Peak of the tensors that the call allocates, beyond its inputs."""
+    leading: Mapping[str, str] = field(default_factory=dict)
+
+    def theory(self) -> dict[str, int]:
+        """Return the integers by name, without the unknown ones."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "leading"}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def leading_term(self, quantity: str) -> "sympy.Expr":
+        """Return the leading term of ``quantity`` as a sympy expression.
+
+        Raises:
+            KeyError: the implementation gives none for this quantity.
+        """
+        import sympy
+
+        names: dict[str, Any] = {name: sympy.Symbol(name, positive=True) for name in "B H G n m d e W C".split()}
+        return sympy.sympify(self.leading[quantity], locals=names)
+
+
+def matmul_count(problem: Problem) -> int:
+    """Return how many n×n matmuls a mode needs at least: forward 2, backward 4 (dV, dP, dQ, dK)."""
+    return {"fwd": 2, "decode": 2, "bwd": 4, "fwd_bwd": 6}[problem.mode]
+
+
+def matmul_flops(problem: Problem, pairs: int) -> int:
+    """FLOPs of the mode's matmuls over ``pairs`` (query, key) pairs: half of them as wide as ``head_dim``, half as ``head_dim_v``.
+
+    Forward ``q kᵀ`` (d) and ``p v`` (e); backward ``dp = do vᵀ`` (e), ``dv = pᵀ do`` (e), ``dq`` (d) and ``dk`` (d).
+    """
+    return pairs * matmul_count(problem) * (problem.head_dim + problem.head_dim_v)
+
+
+def useful_flops(problem: Problem) -> int:
+    """FLOPs on visible pairs only; exact for every mask, positions and key lengths."""
+    return matmul_flops(problem, problem.pairs())
+
+
+def dense_flops(problem: Problem) -> int:
+    """FLOPs if every query saw every slot: ``Sq · Sk`` pairs a head."""
+    return matmul_flops(problem, problem.batch * problem.num_heads * problem.seqlen_q * problem.seqlen_k)
+
+
+def tensor_bytes(problem: Problem) -> dict[str, int]:
+    """Bytes of the whole ``q``, ``k``, ``v``, ``out`` and ``lse``."""
+    p, size = problem, problem.dtype_bytes
+    return {
+        "q": p.batch * p.num_heads * p.seqlen_q * p.head_dim * size,
+        "k": p.batch * p.num_kv_heads * p.seqlen_k * p.head_dim * size,
+        "v": p.batch * p.num_kv_heads * p.seqlen_k * p.head_dim_v * size,
+        "out": p.batch * p.num_heads * p.seqlen_q * p.head_dim_v * size,
+        "lse": p.batch * p.num_heads * p.seqlen_q * max(LSE_BYTES, size if p.dtype == "float64" else 0),
+    }
+
+
+def compulsory_bytes(problem: Problem) -> int:
+    """Bytes that no algorithm can save: inputs that can influence the output read once, outputs written once.
+
+    Forward reads the q rows that see a key and the k and v slots that are seen, and writes out. Backward reads the same, the upstream
+    gradient of those rows, and writes dq, dk and dv whole. Forward and backward together read q, k, v and the gradient once.
+    """
+    p, size = problem, problem.dtype_bytes
+    whole = tensor_bytes(p)
+    rows, slots = p.queries_seeing(), p.keys_seen()
+    read = (rows * p.head_dim + slots * (p.head_dim + p.head_dim_v)) * size
+    gradient_in = rows * p.head_dim_v * size
+    gradients_out = whole["q"] + whole["k"] + whole["v"]
+    return {
+        "fwd": read + whole["out"],
+        "decode": read + whole["out"],
+        "bwd": read + gradient_in + gradients_out,
+        "fwd_bwd": read + whole["out"] + gradient_in + gradients_out,
+    }[p.mode]

@@ -1,0 +1,53 @@
+"""Hidden slots: keys that no query of their batch row sees. In: k, v. Out: the same with those slots zeroed, at no cost if none is.
+
+0 · NaN is NaN, so what lies in a hidden slot (an uninitialised cache, padding) must be replaced before it meets a matmul. Its gradient is
+then exactly zero. Kernels that never load a hidden slot do not need this.
+"""
+
+import torch
+from torch import Tensor
+
+from .problem import Problem
+
+
+def hidden_keys(problem: Problem, device: torch.device) -> Tensor | None:
+    """Return ``[B, G, Sk]`` (or ``[B, 1, Sk]`` for uniform masks), true where no query sees the key; ``None`` if every key is seen."""
+    p = problem
+    if p.keys_seen() == p.batch * p.num_kv_heads * p.seqlen_k:
+        return None
+    groups = 1 if p.mask.uniform else p.num_kv_heads
+    seen = torch.zeros(p.batch, groups, p.seqlen_k, dtype=torch.bool)
+    starts, limits = p.query_starts, p.key_limits
+    for b in range(p.batch):
+        for g in range(groups):
+            for h in range(g * p.group_size, (g + 1) * p.group_size if groups > 1 else 1):
+                marked = torch.from_numpy(p.mask.keys_seen(p.seqlen_q, limits[b], starts[b], b, h))
+                seen[b, g, : limits[b]] |= marked
+    return ~seen.to(device)
+
+
+def zero_hidden(k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
+    """Return k ``[B, G, Sk, D]`` and v ``[B, G, Sk, Dv]`` with every hidden slot zero."""
+    hidden = hidden_keys(problem, k.device)
+    if hidden is None:
+        return k, v
+    return k.masked_fill(hidden[..., None], 0), v.masked_fill(hidden[..., None], 0)
+
+
+def visible_matrix(
+    problem: Problem, device: torch.device, rows: Tensor | None = None, keys: slice = slice(None)
+) -> Tensor:
+    """Return the mask as ``[B or 1, H or 1, Sq, Sk]`` booleans: the predicate and the key lengths, for these ``rows`` and ``keys``."""
+    p = problem
+    heads = 1 if p.mask.uniform else p.num_heads
+    same_rows = p.mask.uniform and len(set(p.query_starts)) <= 1 and len(set(p.key_limits)) <= 1
+    batch = min(p.batch, 1) if same_rows else p.batch
+    index = torch.arange(p.seqlen_q, device=device) if rows is None else rows.to(device)
+    start = torch.tensor(p.query_starts[:batch], device=device, dtype=torch.int64).view(-1, 1, 1, 1)
+    limit = torch.tensor(p.key_limits[:batch], device=device, dtype=torch.int64).view(-1, 1, 1, 1)
+    b = torch.arange(batch, device=device).view(-1, 1, 1, 1)
+    h = torch.arange(heads, device=device).view(1, -1, 1, 1)
+    k_pos = torch.arange(p.seqlen_k, device=device)[keys].view(1, 1, 1, -1)
+    q_pos = start + index.view(1, 1, -1, 1)
+    visible: Tensor = p.mask.visible(b, h, q_pos, k_pos) & (k_pos < limit)
+    return visible.expand(batch, heads, index.numel(), k_pos.shape[-1])

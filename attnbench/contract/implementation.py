@@ -1,0 +1,128 @@
+"""What an implementation of attention is: a frozen record of typed callables, and the closed rule for what it may be asked to do."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from .cost import Cost
+from .errors import nearest
+from .problem import Problem
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from .mixers import Mixer, MixerConfig
+    from .semantics import Semantics
+
+
+class AttentionOutput(NamedTuple):
+    """``out`` ``[B, H, Sq, Dv]`` and, where there is one, ``lse`` ``[B, H, Sq]``: natural log of the row sum of exp, -inf for empty rows."""
+
+    out: "Tensor"
+    lse: "Tensor | None" = None
+
+
+class AttentionFunction(Protocol):
+    """The call every implementation offers."""
+
+    def __call__(
+        self,
+        q: "Tensor",
+        k: "Tensor",
+        v: "Tensor",
+        *,
+        problem: Problem,
+        params: "Mapping[str, Tensor] | None" = None,
+    ) -> AttentionOutput:
+        """Attend: q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` → out ``[B, H, Sq, Dv]``."""
+
+
+class ParameterFunction(Protocol):
+    """Makes the learned or random parts of a core (Linformer's projections, Performer's features)."""
+
+    def __call__(self, problem: Problem, generator: "torch.Generator") -> "dict[str, Tensor]":
+        """Return the parameters by name, drawn from ``generator`` on the CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complexity:
+    """How cost grows, as people write it: with n the sequence, d the head width, W the window, C the chunk."""
+
+    time: str
+    memory: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSpec:
+    """One GPU kernel of an implementation, for static analysis and for sampling its programs under an interpreter."""
+
+    name: str
+    function: Callable[[], Any]
+    """Returns the kernel object; called late, so that listing implementations compiles nothing."""
+    sample_programs: Callable[[Problem], Any] | None = None
+    """Which programs of the launch grid to run so that the byte total is still exact; what it returns is for the interpreter's tracer."""
+
+
+def _no_limits(problem: Problem) -> list[str]:
+    return []
+
+
+def _native(problem: Problem) -> str:
+    return "native"
+
+
+def _no_backend(operators: Sequence[str]) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Implementation:
+    """One way to compute attention. A module of ``implementations/`` holds one as ``IMPLEMENTATION``, or a tuple ``IMPLEMENTATIONS``.
+
+    ``supports`` is closed: a problem that needs a feature not listed is refused before anything runs (``mask:*`` stands for every mask:
+    for implementations that evaluate the predicate itself).
+    """
+
+    name: str
+    summary: str
+    paper: str
+    semantics: "Semantics"
+    supports: frozenset[str]
+    complexity: Complexity
+    attention: AttentionFunction
+    cost: Callable[[Problem], Cost]
+    unsupported: Callable[[Problem], list[str]] = _no_limits
+    """Limits of shape, with reasons; empty if the problem is fine."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options it takes, with their defaults."""
+    execution: Callable[[Problem], str] = _native
+    """``native``, or ``interpreted`` where the kernel runs under an interpreter: numbers and bytes, never a latency."""
+    backend: Callable[[Sequence[str]], str | None] = _no_backend
+    """Names the backend that ran, given the operators that were seen."""
+    init_params: ParameterFunction | None = None
+    new_state: Callable[..., Any] | None = None
+    """``new_state(problem, max_seqlen) -> state``; default: the shared key/value cache (``state.py``)."""
+    extend: Callable[..., Any] | None = None
+    """``extend(state, q, k, v, *, problem, params=None) -> (AttentionOutput, state)``."""
+    state_bytes: Callable[[Problem, int], int] | None = None
+    """``state_bytes(problem, max_seqlen)``: bytes of that state."""
+    make_mixer: "Callable[[MixerConfig], Mixer] | None" = None
+    """For what has no q/k/v core (state-space and recurrent layers)."""
+    kernels: tuple[KernelSpec, ...] = ()
+
+
+def refusals(implementation: Implementation, problem: Problem) -> list[str]:
+    """Return every reason why ``implementation`` may not be given ``problem``; empty if it may."""
+    supports = implementation.supports
+    missing = sorted(
+        need
+        for need in problem.needs()
+        if need not in supports and not (need.startswith("mask:") and "mask:*" in supports)
+    )
+    reasons = [f"{implementation.name} does not support {need}" for need in missing]
+    for name in dict(problem.options):
+        if name not in implementation.options and name != "return_lse":
+            hint = nearest(name, implementation.options)
+            reasons.append(f"{implementation.name} has no option {name!r}{hint}")
+    return reasons or implementation.unsupported(problem)
