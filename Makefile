@@ -1,0 +1,62 @@
+# Every target sets itself up in .venv; nothing but Python 3.11 or newer is needed before.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help bench test test-long gpu-test lint clean
+
+NEW_ENOUGH := 'import sys; sys.exit(sys.version_info < (3, 11))'
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	if $$python -c $(NEW_ENOUGH) 2>/dev/null; then echo $$python; break; fi; done)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+# One thread a worker: two workers fill two cores, and interpreted kernels slow down eightfold on a busy machine otherwise.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+bench: .venv/.runtime  ## run the suite `quick` on the GPU or CPU found here and write its report
+	@run=runs/quick-$$(date -u +%Y%m%dT%H%M%SZ); \
+	$(BIN)/attnbench run quick -o $$run; status=$$?; \
+	if [ $$status -gt 1 ]; then exit $$status; fi; \
+	$(BIN)/attnbench report $$run && exit $$status
+
+test: .venv/.test  ## everything that needs no GPU, at most 10 minutes on two cores
+	@$(PYTEST) -m "not long and not gpu"
+
+test-long: .venv/.test  ## the long forms: slow tests, and property tests with many examples
+	@$(PYTEST) -m "(long or hypothesis) and not gpu" --hypothesis-profile=long
+
+gpu-test: .venv/.test  ## the tests that need a CUDA device
+	@TRITON_INTERPRET=0 $(BIN)/python -m pytest -m gpu
+
+lint: .venv/.lint  ## style, types, and which module may import which
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+clean:  ## remove .venv and what tools left; runs/ stays
+	rm -rf .venv build dist .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.python:
+	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c $(NEW_ENOUGH) 2>/dev/null; then \
+		echo "attnbench needs Python 3.11 or newer (found none; name one with: make PYTHON=/path/to/python3)" >&2; exit 1; fi
+	@"$(PYTHON)" -m venv .venv
+	@touch $@
+
+.venv/.runtime: .venv/.python pyproject.toml
+	@echo "Installing attnbench into .venv (once; PyTorch is large)"
+	@$(PIP) -e .
+	@touch $@
+
+.venv/.test: .venv/.python pyproject.toml
+	@echo "Installing attnbench and its test tools into .venv (once)"
+	@$(PIP) -e '.[test]'
+	@touch $@ .venv/.runtime
+
+.venv/.lint: .venv/.test
+	@echo "Installing the lint tools into .venv (once)"
+	@$(PIP) -e '.[test,lint]'
+	@touch $@

@@ -1,0 +1,38 @@
+"""One interpreting, single-threaded process; what a test needs beyond that runs in a process of its own."""
+
+import os
+
+# Before anything imports numpy, torch or triton. Child processes inherit it.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # said aloud, since Triton 3.10 turns the default around
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("ordinary", max_examples=20, deadline=None, derandomize=True)
+settings.register_profile("long", max_examples=500, deadline=None, derandomize=True)
+settings.load_profile("ordinary")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def private_triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kernels compiled by the tests and their children neither read nor fill the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton-cache")))
+        yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
+    needing_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if not needing_gpu:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in needing_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
