@@ -1,0 +1,183 @@
+"""What one case leaves behind: a record of plain data, one section per quantity. Loads no torch; unknown quantities are left out.
+
+Field names are read by other programs: they are added, never renamed. Units stand in the names.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+Status = Literal["ok", "unsupported", "incorrect", "oom", "timeout", "crashed", "error"]
+FINDINGS: tuple[Status, ...] = ("unsupported", "oom")
+"""Statuses that are results, not failures."""
+FAILURES: tuple[Status, ...] = ("incorrect", "timeout", "crashed", "error")
+
+
+class Section(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """Base of all sections: what could not be had is absent, and named in the record's ``unavailable``."""
+
+
+class Latency(Section):
+    """Time of one call. ``samples_ms`` holds every sample; the interval is that of the median."""
+
+    median_ms: float | None = None
+    p10_ms: float | None = None
+    p90_ms: float | None = None
+    ci95_low_ms: float | None = None
+    ci95_high_ms: float | None = None
+    samples_ms: list[float] | None = None
+    launches: int | None = None
+    timer: str | None = None
+    cache: str | None = None
+    verdict: list[str] | None = None
+    compile_s: float | None = None
+
+
+class Memory(Section):
+    """Bytes held at the peak of one call."""
+
+    peak_bytes: int | None = None
+    peak_increment_bytes: int | None = None
+    predicted_peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    hidden_workspace_bytes: int | None = None
+    process_bytes: int | None = None
+    state_bytes: int | None = None
+    backend: str | None = None
+
+
+class Traffic(Section):
+    """Four kinds of bytes that are never mixed; each but the first names what supplied it."""
+
+    compulsory_bytes: int | None = None
+    operand_bytes: int | None = None
+    operand_backend: str | None = None
+    requested_bytes: int | None = None
+    requested_backend: str | None = None
+    dram_bytes: int | None = None
+    dram_backend: str | None = None
+
+
+class Flops(Section):
+    """``useful``: visible pairs; ``dense``: all pairs; ``executed``: what was performed; exponentials apart."""
+
+    useful: int | None = None
+    dense: int | None = None
+    executed: int | None = None
+    exponentials: int | None = None
+
+
+class Error(Section):
+    """Distance of one tensor to the float64 truth and what it was allowed to be. ``budget_used`` is the larger share of the two rules."""
+
+    max_abs_error: float | None = None
+    rms_relative_error: float | None = None
+    budget: float | None = None
+    rms_budget: float | None = None
+    budget_used: float | None = None
+    nonfinite: int | None = None
+    nonfinite_reference: int | None = None
+    verdict: str | None = None
+
+
+class Agreement(Error):
+    """The same for the output, with ``lse`` and every gradient below it."""
+
+    lse: Error | None = None
+    gradients: dict[str, Error] | None = None
+    softmax_distance: float | None = None
+    inputs: str | None = None
+    rows_checked: int | None = None
+    programs: str | None = None
+    """For interpreted kernels: how many programs of the launch were run."""
+
+
+class Share(Section):
+    """What part of a block or model is its mixers'."""
+
+    latency_fraction: float | None = None
+    memory_fraction: float | None = None
+    flops_fraction: float | None = None
+
+
+class Quality(Section):
+    """How well a trained model predicts."""
+
+    loss: float | None = None
+    perplexity: float | None = None
+
+
+class Telemetry(Section):
+    """What the machine did meanwhile."""
+
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    throttle_reasons: list[str] | None = None
+    energy_per_call_j: float | None = None
+    other_processes: int | None = None
+    context_switches: int | None = None
+    foreign_cpu_s: float | None = None
+
+
+class Provenance(Section):
+    """What ran, from which source, and how to run it again."""
+
+    kernels: list[str] | None = None
+    backend: str | None = None
+    autotune: dict[str, Any] | None = None
+    cross_implementation: str | None = None
+    source_hash: str | None = None
+    seed: int | None = None
+    threads: int | None = None
+    started_utc: str | None = None
+    reproduce: str | None = None
+    execution: str | None = None
+    reduced: str | None = None
+    """What was cut so that the case could be checked here (rows, programs), in words."""
+
+
+class Record(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One case and all that is known of it."""
+
+    case_id: str
+    case: dict[str, Any]
+    status: Status
+    schema_version: int | None = SCHEMA_VERSION
+    reason: str | None = None
+    unavailable: dict[str, str] = msgspec.field(default_factory=dict)
+    latency: Latency | None = None
+    memory: Memory | None = None
+    traffic: Traffic | None = None
+    flops: Flops | None = None
+    agreement: Agreement | None = None
+    share: Share | None = None
+    quality: Quality | None = None
+    kernels: list[dict[str, Any]] | None = None
+    theory: dict[str, int] | None = None
+    telemetry: Telemetry | None = None
+    provenance: Provenance | None = None
+
+    def __post_init__(self) -> None:
+        """Hold the two rules that keep a table honest: every failure says why, and a failure has no speed."""
+        if self.status != "ok":
+            self.latency = None
+            if not self.reason:
+                raise ValueError(f"a record that is {self.status!r} needs a reason")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, with the schema version always in it."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return {"schema_version": self.schema_version, **plain}
+
+
+def record_from_dict(plain: dict[str, Any]) -> Record:
+    """Return the record that ``to_dict`` made plain; fields of newer versions are ignored.
+
+    Raises:
+        msgspec.ValidationError: a field has the wrong type.
+    """
+    return msgspec.convert(plain, Record)
