@@ -1,0 +1,171 @@
+"""The FlashAttention-2 forward kernel in Triton: one program per (batch row, query head, query tile). Imports triton alone.
+
+In: q, k, v ``[B, H | G, S, D]`` by pointer and strides, and ``bounds[B, 2]`` (int32: absolute position of the first query, number of
+keys). Out: out ``[B, H, Sq, Dv]`` and lse ``[B, H, Sq]`` (float32, natural logarithm), both contiguous.
+
+Source: FlashAttention-2, arXiv 2307.08691 (algorithm 1: queries outside, keys inside); online softmax, arXiv 1805.02867.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row_offsets(rows, stride):
+    """Element offsets of ``rows``: 64 bits wide, since row × stride passes 2**31 long before memory ends."""
+    return rows.to(tl.int64) * stride
+
+
+@triton.jit
+def flash_forward_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    out_ptr,
+    lse_ptr,
+    bounds_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qs,
+    stride_qd,
+    stride_kb,
+    stride_kh,
+    stride_ks,
+    stride_kd,
+    stride_vb,
+    stride_vh,
+    stride_vs,
+    stride_vd,
+    num_heads,
+    group_size,
+    seqlen_q,
+    left,
+    right,
+    scale_log2,
+    HEAD_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    HAS_LEFT: tl.constexpr,
+    HAS_RIGHT: tl.constexpr,
+    QUERY_SIGN: tl.constexpr,
+):
+    """softmax(q kᵀ · scale) v over the band ``-left <= k_pos - q_pos <= right`` and the first ``bounds[b, 1]`` keys.
+
+    ``scale_log2`` is ``|scale| · log2(e)`` and positive: its sign (or a zero) is ``QUERY_SIGN``, so that the row maximum of the scaled
+    scores is the scaled row maximum.
+    """
+    num_tiles = (seqlen_q + BLOCK_Q - 1) // BLOCK_Q
+    program = tl.program_id(0)
+    # Heads outside, tiles inside: programs that run together share keys in L2. Last tile first: under a causal mask it is the longest.
+    tile = num_tiles - 1 - program % num_tiles
+    head = program // num_tiles % num_heads
+    batch = program // num_tiles // num_heads
+
+    query_start = tl.load(bounds_ptr + 2 * batch)
+    key_limit = tl.load(bounds_ptr + 2 * batch + 1)
+
+    rows = tile * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    q_pos = query_start + rows
+    first_pos = query_start + tile * BLOCK_Q
+    last_pos = query_start + tl.minimum(tile * BLOCK_Q + BLOCK_Q, seqlen_q) - 1
+
+    # [lo, hi): keys that some query of this tile sees. [full_lo, full_hi): keys that all of them see.
+    lo = 0
+    full_lo = 0
+    hi = key_limit
+    full_hi = key_limit
+    if HAS_LEFT:
+        lo = tl.maximum(first_pos - left, 0)
+        full_lo = tl.maximum(last_pos - left, 0)
+    if HAS_RIGHT:
+        hi = tl.minimum(last_pos + right + 1, key_limit)
+        full_hi = tl.minimum(first_pos + right + 1, key_limit)
+    begin = lo // BLOCK_K * BLOCK_K
+    end = tl.where(hi > lo, (hi + BLOCK_K - 1) // BLOCK_K * BLOCK_K, begin)
+    full_begin = tl.minimum((full_lo + BLOCK_K - 1) // BLOCK_K * BLOCK_K, end)
+    full_end = tl.maximum(full_hi // BLOCK_K * BLOCK_K, full_begin)
+
+    dims = tl.arange(0, BLOCK_D)
+    value_dims = tl.arange(0, BLOCK_DV)
+    columns = tl.arange(0, BLOCK_K)
+    row_exists = rows < seqlen_q
+
+    q_base = q_ptr + row_offsets(batch, stride_qb) + row_offsets(head, stride_qh)
+    q_offsets = row_offsets(rows, stride_qs)[:, None] + row_offsets(dims, stride_qd)[None, :]
+    q = tl.load(q_base + q_offsets, mask=row_exists[:, None] & (dims[None, :] < HEAD_DIM), other=0.0)
+    if QUERY_SIGN != 1:
+        q = q * QUERY_SIGN
+
+    kv_head = head // group_size
+    k_base = k_ptr + row_offsets(batch, stride_kb) + row_offsets(kv_head, stride_kh)
+    v_base = v_ptr + row_offsets(batch, stride_vb) + row_offsets(kv_head, stride_vh)
+    k_offsets = row_offsets(columns, stride_ks)[None, :] + row_offsets(dims, stride_kd)[:, None]
+    v_offsets = row_offsets(columns, stride_vs)[:, None] + row_offsets(value_dims, stride_vd)[None, :]
+
+    row_max = tl.full([BLOCK_Q], float("-inf"), dtype=tl.float32)
+    row_sum = tl.full([BLOCK_Q], 0.0, dtype=tl.float32)
+    acc = tl.full([BLOCK_Q, BLOCK_DV], 0.0, dtype=tl.float32)
+
+    # Three phases over the same body: left edge, full tiles (no mask at all), right edge.
+    for phase in tl.static_range(3):
+        if phase == 0:
+            phase_begin = begin
+            phase_end = full_begin
+        elif phase == 1:
+            phase_begin = full_begin
+            phase_end = full_end
+        else:
+            phase_begin = full_end
+            phase_end = end
+        if HAS_LEFT or phase > 0:
+            for start in range(phase_begin, phase_end, BLOCK_K):
+                k_ptrs = k_base + tl.cast(start, tl.int64) * stride_ks + k_offsets
+                v_ptrs = v_base + tl.cast(start, tl.int64) * stride_vs + v_offsets
+                k_pos = start + columns
+                # Keys that no query of this tile sees are not read: a probability of zero does not stop a NaN.
+                seen = (k_pos >= lo) & (k_pos < hi)
+                if phase != 1:
+                    k = tl.load(k_ptrs, mask=seen[None, :] & (dims[:, None] < HEAD_DIM), other=0.0)
+                elif HEAD_DIM != BLOCK_D:
+                    k = tl.load(k_ptrs, mask=dims[:, None] < HEAD_DIM, other=0.0)
+                else:
+                    k = tl.load(k_ptrs)
+                scores = tl.dot(q, k, input_precision="ieee")
+                if phase != 1:
+                    visible = seen[None, :]
+                    if HAS_LEFT:
+                        visible = visible & (q_pos[:, None] - k_pos[None, :] <= left)
+                    if HAS_RIGHT:
+                        visible = visible & (k_pos[None, :] - q_pos[:, None] <= right)
+                    scores = tl.where(visible, scores, float("-inf"))
+                new_max = tl.maximum(row_max, tl.max(scores, 1) * scale_log2)
+                shift = new_max
+                if phase != 1:
+                    # A row that has seen nothing yet: its maximum is -inf, and -inf - -inf would be NaN.
+                    shift = tl.where(new_max == float("-inf"), 0.0, new_max)
+                # One rounding: at logits of 6e4 a product rounded before the subtraction is off by half a percent.
+                p = tl.exp2(tl.fma(scores, scale_log2, -shift[:, None]))
+                rescale = tl.exp2(row_max - shift)
+                row_sum = row_sum * rescale + tl.sum(p, 1)
+                row_max = new_max
+                if phase != 1:
+                    v = tl.load(v_ptrs, mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
+                elif VALUE_DIM != BLOCK_DV:
+                    v = tl.load(v_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
+                else:
+                    v = tl.load(v_ptrs)
+                acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
+
+    saw_nothing = row_sum == 0.0
+    divisor = tl.where(saw_nothing, 1.0, row_sum)
+    lse = tl.where(saw_nothing, float("-inf"), (row_max + tl.log2(divisor)) * 0.6931471805599453)
+    out_rows = row_offsets(program // num_tiles, seqlen_q) + rows
+    tl.store(lse_ptr + out_rows, lse, mask=row_exists)
+    tl.store(
+        out_ptr + row_offsets(out_rows, VALUE_DIM)[:, None] + value_dims[None, :],
+        (acc / divisor[:, None]).to(out_ptr.dtype.element_ty),
+        mask=row_exists[:, None] & (value_dims[None, :] < VALUE_DIM),
+    )
