@@ -49,5 +49,7 @@ def visible_matrix(
     h = torch.arange(heads, device=device).view(1, -1, 1, 1)
     k_pos = torch.arange(p.seqlen_k, device=device)[keys].view(1, 1, 1, -1)
     q_pos = start + index.view(1, 1, -1, 1)
-    visible: Tensor = p.mask.visible(b, h, q_pos, k_pos) & (k_pos < limit)
+    visible: Tensor = p.mask.visible(b, h, q_pos, k_pos)
+    if p.key_lengths is not None:
+        visible = visible & (k_pos < limit)
     return visible.expand(batch, heads, index.numel(), k_pos.shape[-1])

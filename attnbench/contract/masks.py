@@ -151,14 +151,14 @@ class BandMask(Mask):
         return self.bounds()
 
     def visible(self, b: Any, h: Any, q_pos: Any, k_pos: Any) -> Any:
-        """``-left <= k_pos - q_pos <= right``."""
+        """``-left <= k_pos - q_pos <= right``, as comparisons that broadcast (no matrix of distances)."""
         left, right = self.bounds()
-        distance = k_pos - q_pos
-        seen = distance == distance
-        if left is not None:
-            seen = seen & (distance >= -left)
+        seen = (q_pos == q_pos) & (k_pos == k_pos) if left is None and right is None else None
         if right is not None:
-            seen = seen & (distance <= right)
+            seen = k_pos <= q_pos + right
+        if left is not None:
+            near = k_pos >= q_pos - left
+            seen = near if seen is None else seen & near
         return seen
 
     def interval(self, first_q: Any, last_q: Any, seqlen_k: int) -> tuple[Any, Any]:

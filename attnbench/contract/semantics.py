@@ -150,7 +150,7 @@ def _key_range(problem: Problem, semantics: Semantics, first: int, last: int) ->
     band = problem.mask.band()
     if band is None or not semantics.local_keys:
         return slice(0, problem.seqlen_k)
-    starts = problem.query_starts
+    starts = problem.query_starts or (0,)
     lo = 0 if band.left is None else max(0, min(starts) + first - band.left)
     hi = problem.seqlen_k if band.right is None else min(problem.seqlen_k, max(starts) + last + band.right + 1)
     return slice(min(lo, problem.seqlen_k), max(lo, hi))
@@ -188,7 +188,7 @@ def _evaluate(
         with torch.set_grad_enabled(gradients):
             wide_k, wide_v = (x.repeat_interleave(p.group_size, dim=1) for x in (k_block, v_block))
             out, lse = function(q_block, wide_k, wide_v, problem=p, visible=visible, params=params)
-        if grad_out is not None and dq is not None and dk is not None and dv is not None and q_block.numel():
+        if grad_out is not None and dq is not None and dk is not None and dv is not None and out.numel():
             given = grad_out[:, :, here].to(out.dtype)
             grads = torch.autograd.grad(out, (q_block, k_block, v_block), given, allow_unused=True)
             for total, place, part in ((dq, here, grads[0]), (dk, keys, grads[1]), (dv, keys, grads[2])):
