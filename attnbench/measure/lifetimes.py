@@ -1,0 +1,78 @@
+"""Peak memory from tensor lifetimes. In: tensor operations, real or fake. Out: live and peak bytes, exact.
+
+Every operator's outputs come past a dispatch mode, which holds their storages by weak references: a storage
+counts from the operator that made it until the last tensor on it dies. What a kernel allocates for itself
+inside one operator is invisible here.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LifetimeTracker(TorchDispatchMode):
+    """Counts the bytes of live storages while it is active; under fake tensors, enter it inside their mode.
+
+    ``granularity`` rounds each storage up, as an allocator does (512 bytes on CUDA).
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, granularity: int = 1) -> None:
+        """Start with nothing live."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.granularity = granularity
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self._live: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
+
+    def hold(self, tensors: Iterable[Tensor]) -> int:
+        """Count tensors that exist already (inputs, weights); return the live bytes with them."""
+        for tensor in tensors:
+            self._see(tensor.untyped_storage())
+        return self.live_bytes
+
+    def reset_peak(self) -> None:
+        """Let the peak start from what is live now."""
+        self.peak_bytes = self.live_bytes
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operator, then count the storages of its outputs and of what it may have resized."""
+        out = func(*args, **(kwargs or {}))
+        seen = tree_leaves(out)
+        if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:
+            seen += tree_leaves((args, kwargs))
+        for tensor in seen:
+            if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+                self._see(tensor.untyped_storage())
+        return out
+
+    def _see(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        size = -(-storage.nbytes() // self.granularity) * self.granularity
+        known = self._live.get(key)
+        if known is None:
+            self._live[key] = (weakref.ref(storage, self._on_death(key)), size)
+            self.live_bytes += size
+        elif known[1] != size:
+            self._live[key] = (known[0], size)
+            self.live_bytes += size - known[1]
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def _on_death(self, key: int) -> Callable[[weakref.ref[torch.UntypedStorage]], None]:
+        # The callback outlives this frame inside the tracker's own dict: a strong reference would be a cycle.
+        tracker = weakref.ref(self)
+
+        def forget(_: weakref.ref[torch.UntypedStorage]) -> None:
+            alive = tracker()
+            if alive is not None:
+                alive.live_bytes -= alive._live.pop(key)[1]
+
+        return forget
