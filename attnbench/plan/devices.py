@@ -1,0 +1,30 @@
+"""Devices of cases. In: ``auto``, ``cpu``, ``cuda`` or ``cuda:i``. Out: the kind a case names, and the index that the run keeps."""
+
+import re
+from typing import Literal
+
+from attnbench.contract.errors import UsageError, nearest
+from attnbench.device.hardware import cuda_devices, require_device
+
+
+def device_kind(device: str, *, must_exist: bool = True) -> Literal["cpu", "cuda"]:
+    """Return ``cpu`` or ``cuda``; ``auto`` is cuda if this machine has one.
+
+    Raises:
+        UsageError: another name, or, if it must exist, a GPU that is not there.
+    """
+    if device == "auto":
+        return "cuda" if cuda_devices() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise UsageError(
+            f"unknown device {device!r}{nearest(device, ['auto', 'cpu', 'cuda'])}; use auto, cpu, cuda or cuda:i"
+        )
+    if must_exist:
+        require_device(device)
+    return "cpu" if device == "cpu" else "cuda"
+
+
+def device_index(device: str | None) -> int | None:
+    """Return the ``i`` of ``cuda:i``, or None where none was given."""
+    _, _, index = (device or "").partition(":")
+    return int(index) if index else None

@@ -1,0 +1,69 @@
+"""A suite's TOML text becomes a `SuiteFile`. In: text and the name of its file. Out: the tables, or one line that says what is wrong."""
+
+import re
+import tomllib
+from typing import Any, get_type_hints
+
+import msgspec
+
+from attnbench.contract.errors import UsageError, nearest
+
+from .keys import CaseKeys, SuiteFile
+from .places import Place
+from .settings import METRICS, MeasureSettings
+
+
+def read_suite_text(text: str, source: str) -> SuiteFile:
+    """Parse the text of a suite.
+
+    Raises:
+        UsageError: not TOML, an unknown key, or a value of the wrong type; it names file, line, table, key, what was expected and
+            the nearest valid name.
+    """
+    try:
+        return msgspec.convert(tomllib.loads(text), SuiteFile)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{source}: not TOML: {error}") from None
+    except msgspec.ValidationError as error:
+        raise _explained(str(error), text, source) from None
+
+
+def usage_error(source: str, text: str, place: Place, message: str) -> UsageError:
+    """Return the error that names the file, the line and the table before the message."""
+    return UsageError(f"{source}:{place.line(text)}: {place}: {message}")
+
+
+def _explained(message: str, text: str, source: str) -> UsageError:
+    """Translate msgspec's message."""
+    message, _, path = message.partition(" - at ")
+    place = Place.of_path(path.strip("`") or "$")
+    table = {"": SuiteFile, "measure": MeasureSettings}.get(place.table, CaseKeys)
+    known = list(table.__struct_fields__)
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message):
+        key = unknown[1]
+        place = Place(place.table, place.index, key)
+        return usage_error(
+            source,
+            text,
+            place,
+            f"unknown key {key!r}{nearest(key, known)}; expected one of {', '.join(known)}",
+        )
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
+        return usage_error(source, text, place, f"the key {missing[1]!r} is missing")
+    if wrong := re.fullmatch(r"Invalid enum value '(.*)'", message):
+        choices = METRICS if place.key == "metrics" else _words(_expected(table, place.key))
+        got = f"{wrong[1]!r}{nearest(wrong[1], choices)}"
+    else:
+        got = message[:1].lower() + message[1:]
+    return usage_error(source, text, place, f"{place.key}: expected {_expected(table, place.key)}; got {got}")
+
+
+def _expected(table: type[msgspec.Struct], key: str) -> str:
+    """Return what the schema says about a key."""
+    hint: Any = get_type_hints(table, include_extras=True).get(key)
+    descriptions = [meta.description for meta in getattr(hint, "__metadata__", ()) if meta.description]
+    return descriptions[0] if descriptions else "something else"
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[\w-]+", text)

@@ -1,0 +1,44 @@
+"""How a suite measures: its ``[measure]`` table as a frozen struct, the one place where these defaults stand."""
+
+from typing import Annotated, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+Metric = Literal["latency", "memory", "traffic", "flops", "agreement"]
+METRICS: tuple[Metric, ...] = get_args(Metric)
+
+METRIC_SUMMARIES: dict[Metric, str] = {
+    "latency": "time of one call in ms: median, p10, p90, 95 % interval, every sample",
+    "memory": "peak bytes above the inputs, measured and predicted",
+    "traffic": "compulsory, operand and requested bytes",
+    "flops": "useful, dense and executed operations, exponentials",
+    "agreement": "error against float64, within the budget of the baseline's own error",
+}
+
+
+class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is measured for each case of a suite, and how long it may take."""
+
+    metrics: Annotated[
+        tuple[Metric, ...],
+        Meta(
+            description=f"quantities to measure, a list of {', '.join(METRICS)}; agreement is checked before latency even when "
+            "it is not among them"
+        ),
+    ] = METRICS
+    case_timeout_s: Annotated[
+        float, Meta(gt=0, description="seconds above 0 after which a case is given up")
+    ] = 120.0
+    latency_budget_s: Annotated[
+        float, Meta(gt=0, description="seconds above 0 spent on the samples of a case")
+    ] = 1.0
+    warmup_s: Annotated[float, Meta(ge=0, description="seconds spent on calls before the first sample")] = 0.2
+    min_samples: Annotated[
+        int, Meta(ge=1, description="samples, at least 1, that are taken even when the budget is used up")
+    ] = 10
+    seed: Annotated[int, Meta(ge=0, description="seed, at least 0, of every input and parameter")] = 42
+    reference_rows: Annotated[
+        int,
+        Meta(ge=1, description="query rows a head, at least 1, that the float64 reference computes at most"),
+    ] = 256
