@@ -8,7 +8,7 @@ NEW_ENOUGH := 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	if $$python -c $(NEW_ENOUGH) 2>/dev/null; then echo $$python; break; fi; done)
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+PIP := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check
 # One thread a worker: two workers fill two cores, and interpreted kernels slow down eightfold on a busy machine otherwise.
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 

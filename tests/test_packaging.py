@@ -1,4 +1,4 @@
-"""The wheel: one top-level name, every implementation, suite and template; it works where there is no checkout."""
+"""The wheel: one top-level name, with every implementation, suite and template; it works without a checkout."""
 
 import os
 import subprocess
