@@ -68,7 +68,10 @@ def cost(problem: Problem) -> Cost:
     size = tensor_bytes(p)
     operand_bytes = peak_bytes = None
     masked = p.pairs() < dense_pairs
-    plain = p.key_lengths is None and p.keys_seen() * p.num_heads == p.batch * p.num_kv_heads * p.seqlen_k * p.num_heads
+    plain = (
+        p.key_lengths is None
+        and p.keys_seen() * p.num_heads == p.batch * p.num_kv_heads * p.seqlen_k * p.num_heads
+    )
     one_sided = p.mask.band() is not None and None in (p.mask.band() or ())
     if p.mode == "fwd" and plain and p.query_start is None and not p.option("return_lse", False):
         scaling = 2 * size["q"] if p.softmax_scale != 1 else 0

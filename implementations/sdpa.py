@@ -37,7 +37,12 @@ OPERATORS = {
 def _square_causal(problem: Problem) -> bool:
     """Whether the mask is what ``is_causal=True`` means: one diagonal from the first query and key, for all rows."""
     p = problem
-    return isinstance(p.mask, Causal) and p.key_lengths is None and p.seqlen_q == p.seqlen_k and set(p.query_starts) <= {0}
+    return (
+        isinstance(p.mask, Causal)
+        and p.key_lengths is None
+        and p.seqlen_q == p.seqlen_k
+        and set(p.query_starts) <= {0}
+    )
 
 
 def _needs_mask(problem: Problem) -> bool:
@@ -110,7 +115,11 @@ def _unsupported(name: str | None, problem: Problem) -> list[str]:
         reasons.append(f"the {name} backend wants float16 or bfloat16 on CUDA")
     if name == "efficient" and p.dtype == "float64":
         reasons.append("the efficient backend has no float64")
-    if name is not None and name != "math" and 0 in (p.batch, p.seqlen_q, p.seqlen_k, p.head_dim, p.head_dim_v):
+    if (
+        name is not None
+        and name != "math"
+        and 0 in (p.batch, p.seqlen_q, p.seqlen_k, p.head_dim, p.head_dim_v)
+    ):
         reasons.append(f"the {name} backend wants no empty dimension")
     return reasons
 

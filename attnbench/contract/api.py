@@ -61,7 +61,9 @@ def attend(
         UsageError: shapes that do not fit, an unknown name, or a feature that the implementation does not support.
     """
     _check_tensors(q, k, v)
-    chosen = implementation if isinstance(implementation, Implementation) else get_implementation(implementation)
+    chosen = (
+        implementation if isinstance(implementation, Implementation) else get_implementation(implementation)
+    )
     inputs_need_gradients = any(tensor.requires_grad for tensor in (q, k, v))
     import torch
 
@@ -79,7 +81,9 @@ def attend(
         scale=scale,
         mode="fwd_bwd" if inputs_need_gradients and torch.is_grad_enabled() else "fwd",
         key_lengths=None if key_lengths is None else tuple(key_lengths),
-        query_start=query_start if query_start is None or isinstance(query_start, int) else tuple(query_start),
+        query_start=query_start
+        if query_start is None or isinstance(query_start, int)
+        else tuple(query_start),
         options=options or {},
     )
     reasons = refusals(chosen, problem)

@@ -50,7 +50,9 @@ class Cost:
         """
         import sympy
 
-        names: dict[str, Any] = {name: sympy.Symbol(name, positive=True) for name in "B H G n m d e W C".split()}
+        names: dict[str, Any] = {
+            name: sympy.Symbol(name, positive=True) for name in "B H G n m d e W C".split()
+        }
         return sympy.sympify(self.leading[quantity], locals=names)
 
 

@@ -37,7 +37,9 @@ def _from_module(module: ModuleType, where: str) -> tuple[Implementation, ...]:
 def implementation_modules() -> list[str]:
     """Return the module names of ``attnbench.implementations`` that hold implementations, without importing them."""
     package = importlib.import_module(PACKAGE)
-    return sorted(item.name for item in pkgutil.iter_modules(package.__path__) if not item.name.startswith("_"))
+    return sorted(
+        item.name for item in pkgutil.iter_modules(package.__path__) if not item.name.startswith("_")
+    )
 
 
 def _reason(error: BaseException) -> str:

@@ -80,7 +80,9 @@ class Mask:
             return tuple((int(lo), int(hi)) for lo, hi in edges.reshape(-1, 2))
         return ()
 
-    def pairs(self, seqlen_q: int, seqlen_k: int, query_start: int | None = None, b: int = 0, h: int = 0) -> int:
+    def pairs(
+        self, seqlen_q: int, seqlen_k: int, query_start: int | None = None, b: int = 0, h: int = 0
+    ) -> int:
         """Count the visible (query, key) pairs of one head. ``query_start`` defaults to ``seqlen_k - seqlen_q`` (bottom-right)."""
         start = seqlen_k - seqlen_q if query_start is None else query_start
         return sum(int(np.count_nonzero(seen)) for _, seen in self._rows(seqlen_q, seqlen_k, start, b, h))
@@ -173,7 +175,9 @@ class BandMask(Mask):
         lo, hi = self.interval(q_pos, q_pos, seqlen_k)
         return ((int(lo), int(hi)),) if hi > lo else ()
 
-    def pairs(self, seqlen_q: int, seqlen_k: int, query_start: int | None = None, b: int = 0, h: int = 0) -> int:
+    def pairs(
+        self, seqlen_q: int, seqlen_k: int, query_start: int | None = None, b: int = 0, h: int = 0
+    ) -> int:
         """Count the visible pairs of one head: a difference of two sums of clamped ramps."""
         start = seqlen_k - seqlen_q if query_start is None else query_start
         left, right = self.bounds()
@@ -263,7 +267,11 @@ class SlidingWindow(BandMask):
 
     def __post_init__(self) -> None:
         """Refuse a window that holds nothing."""
-        if isinstance(self.window_size, bool) or not isinstance(self.window_size, int) or self.window_size < 1:
+        if (
+            isinstance(self.window_size, bool)
+            or not isinstance(self.window_size, int)
+            or self.window_size < 1
+        ):
             raise UsageError(f"window_size must be a positive integer, not {self.window_size!r}")
 
     def bounds(self) -> Band:
@@ -301,13 +309,19 @@ def mask_from(spec: "Mask | str | Mapping[str, Any]") -> Mask:
     name = values.pop("name", None)
     kinds = mask_types()
     if name not in kinds:
-        raise UsageError(f"unknown mask {name!r}{nearest(str(name), kinds)}; there are {', '.join(sorted(kinds))}")
+        raise UsageError(
+            f"unknown mask {name!r}{nearest(str(name), kinds)}; there are {', '.join(sorted(kinds))}"
+        )
     known = [field.name for field in fields(kinds[name])]
     for key in values:
         if key not in known:
             wanted = ", ".join(known) or "no parameters"
-            raise UsageError(f"mask {name!r} has no parameter {key!r}{nearest(key, known)}; it takes {wanted}")
+            raise UsageError(
+                f"mask {name!r} has no parameter {key!r}{nearest(key, known)}; it takes {wanted}"
+            )
     try:
         return kinds[name](**values)
     except TypeError as error:
-        raise UsageError(f"mask {name!r}: {str(error).replace('__init__()', '').split('.')[-1].strip()}") from None
+        raise UsageError(
+            f"mask {name!r}: {str(error).replace('__init__()', '').split('.')[-1].strip()}"
+        ) from None

@@ -80,21 +80,29 @@ class Problem:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.num_heads % self.num_kv_heads:
-            raise UsageError(f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}")
+            raise UsageError(
+                f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}"
+            )
         if self.dtype not in DTYPE_BYTES:
             raise UsageError(
                 f"unknown dtype {self.dtype!r}{nearest(self.dtype, DTYPE_BYTES)}; there are {', '.join(DTYPE_BYTES)}"
             )
         if self.mode not in MODES:
-            raise UsageError(f"unknown mode {self.mode!r}{nearest(self.mode, MODES)}; there are {', '.join(MODES)}")
+            raise UsageError(
+                f"unknown mode {self.mode!r}{nearest(self.mode, MODES)}; there are {', '.join(MODES)}"
+            )
         if self.scale is not None and not math.isfinite(self.scale):
             raise UsageError(f"scale must be finite, not {self.scale}")
         if self.key_lengths is not None:
             if len(self.key_lengths) != self.batch:
-                raise UsageError(f"key_lengths has {len(self.key_lengths)} entries for a batch of {self.batch}")
+                raise UsageError(
+                    f"key_lengths has {len(self.key_lengths)} entries for a batch of {self.batch}"
+                )
             for length in self.key_lengths:
                 if not 0 <= length <= self.seqlen_k:
-                    raise UsageError(f"key_lengths must lie within 0 and seqlen_k={self.seqlen_k}, not {length}")
+                    raise UsageError(
+                        f"key_lengths must lie within 0 and seqlen_k={self.seqlen_k}, not {length}"
+                    )
         if isinstance(self.query_start, tuple) and len(self.query_start) != self.batch:
             raise UsageError(f"query_start has {len(self.query_start)} entries for a batch of {self.batch}")
 
@@ -171,7 +179,8 @@ class Problem:
         """Count the visible (query, key) pairs over batch and query heads."""
         starts, limits = self.query_starts, self.key_limits
         return sum(
-            times * self.mask.pairs(self.seqlen_q, limits[b], starts[b], b, h) for b, h, times in self._heads()
+            times * self.mask.pairs(self.seqlen_q, limits[b], starts[b], b, h)
+            for b, h, times in self._heads()
         )
 
     def visited_tiles(self, block_q: int, block_k: int) -> int:

@@ -3,7 +3,7 @@
 In: q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` in any dtype. Out: float64 truth, or a baseline in the inputs' own dtype.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -11,12 +11,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
+from .bounds import linear_bounds, softmax_bounds
 from .hidden import visible_matrix, zero_hidden
 from .implementation import AttentionOutput
 from .problem import Problem
 
 BLOCK_BYTES = 1 << 26
 """Size of one block of float64 scores."""
+
+
+class BoundFunction(Protocol):
+    """An a-priori bound on the error of a sound computation (``bounds.py``)."""
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor | None, problem: Problem
+    ) -> dict[str, float]:
+        """Return bounds on |error| by tensor name (out, lse, dq, dk, dv); a tensor without one is left out."""
 
 
 class BlockFunction(Protocol):
@@ -42,13 +52,14 @@ class Semantics:
     ``reference`` is the definition, run in float64. ``baseline`` is the plain computation in the case's own dtype with float32
     accumulation, against which error budgets are set. ``approximates`` names the semantics it stands in for: the distance to those is
     reported as approximation, never as error. ``local_keys`` says that a row depends only on the keys it sees (false for what mixes
-    all keys first, such as low-rank projections), so that blocks may leave the other keys out.
+    all keys first, such as low-rank projections), so that blocks may leave the other keys out. ``bound`` caps the error budgets.
     """
 
     name: str
     reference: BlockFunction
     baseline: BlockFunction
     approximates: "Semantics | None" = None
+    bound: BoundFunction | None = None
     has_lse: bool = True
     local_keys: bool = True
 
@@ -140,8 +151,15 @@ def _linear_baseline(
     return AttentionOutput(out.to(q.dtype))
 
 
-SOFTMAX = Semantics("softmax", _softmax_reference, _softmax_baseline)
-LINEAR_ELU = Semantics("linear-elu", _linear_reference, _linear_baseline, approximates=SOFTMAX, has_lse=False)
+SOFTMAX = Semantics("softmax", _softmax_reference, _softmax_baseline, bound=softmax_bounds)
+LINEAR_ELU = Semantics(
+    "linear-elu",
+    _linear_reference,
+    _linear_baseline,
+    approximates=SOFTMAX,
+    bound=linear_bounds,
+    has_lse=False,
+)
 """Katharopoulos et al., arXiv 2006.16236."""
 
 
@@ -152,7 +170,9 @@ def _key_range(problem: Problem, semantics: Semantics, first: int, last: int) ->
         return slice(0, problem.seqlen_k)
     starts = problem.query_starts or (0,)
     lo = 0 if band.left is None else max(0, min(starts) + first - band.left)
-    hi = problem.seqlen_k if band.right is None else min(problem.seqlen_k, max(starts) + last + band.right + 1)
+    hi = (
+        problem.seqlen_k if band.right is None else min(problem.seqlen_k, max(starts) + last + band.right + 1)
+    )
     return slice(min(lo, problem.seqlen_k), max(lo, hi))
 
 
@@ -223,7 +243,15 @@ def truth(
     wide_params = None if params is None else {name: value.double() for name, value in params.items()}
     wide_grad = None if grad_out is None else grad_out.double()
     return _evaluate(
-        semantics.reference, semantics, q.double(), k.double(), v.double(), problem, wide_grad, rows, wide_params
+        semantics.reference,
+        semantics,
+        q.double(),
+        k.double(),
+        v.double(),
+        problem,
+        wide_grad,
+        rows,
+        wide_params,
     )
 
 
@@ -242,4 +270,20 @@ def baseline(
     return _evaluate(semantics.baseline, semantics, q, k, v, problem, grad_out, rows, params)
 
 
-EvaluateFunction = Callable[..., Truth]
+def definition(
+    semantics: Semantics,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    problem: Problem,
+    params: Mapping[str, Tensor] | None = None,
+    plain: bool = False,
+) -> AttentionOutput:
+    """Evaluate the reference (or, if ``plain``, the baseline) on all rows at once in the inputs' dtype, under autograd: n² memory."""
+    k, v = zero_hidden(k, v, problem)
+    wide_k, wide_v = (x.repeat_interleave(problem.group_size, dim=1) for x in (k, v))
+    function = semantics.baseline if plain else semantics.reference
+    return function(
+        q, wide_k, wide_v, problem=problem, visible=visible_matrix(problem, q.device), params=params
+    )

@@ -58,7 +58,9 @@ def extend(
         UsageError: the chunk does not fit what is left of the cache.
     """
     if implementation.extend is not None:
-        result: tuple[AttentionOutput, Any] = implementation.extend(state, q, k, v, problem=problem, params=params)
+        result: tuple[AttentionOutput, Any] = implementation.extend(
+            state, q, k, v, problem=problem, params=params
+        )
         return result
     end = state.length + k.shape[2]
     if end > state.k.shape[2]:
