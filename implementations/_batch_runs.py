@@ -1,0 +1,28 @@
+"""Batch rows that share their geometry. In: a problem. Out: slices of the batch with one query start and one number of keys each."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+from attnbench.contract.problem import Problem
+
+
+class BatchRun(NamedTuple):
+    """Neighbouring batch rows ``rows``: the first query stands at ``query_start``, ``num_keys`` keys exist."""
+
+    rows: slice
+    query_start: int
+    num_keys: int
+
+    @property
+    def batch(self) -> int:
+        """How many batch rows there are."""
+        return int(self.rows.stop - self.rows.start)
+
+
+def batch_runs(problem: Problem) -> Iterator[BatchRun]:
+    """Yield the batch in runs of equal geometry: one run unless ``query_start`` or ``key_lengths`` differ between rows."""
+    geometry = list(zip(problem.query_starts, problem.key_limits, strict=True))
+    for (start, limit), run in groupby(range(problem.batch), key=geometry.__getitem__):
+        rows = list(run)
+        yield BatchRun(slice(rows[0], rows[-1] + 1), start, limit)
