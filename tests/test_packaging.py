@@ -1,4 +1,4 @@
-"""The wheel: one top-level name, with every implementation, suite and template; it works without a checkout."""
+"""The wheel: one top-level name that holds every implementation, suite and template, and works by itself."""
 
 import os
 import subprocess
