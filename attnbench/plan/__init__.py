@@ -1,1 +1,1 @@
-"""Suites (TOML) become cases. In: a suite's name or file, and overrides. Out: a `Suite` of `Case`s. Loads no torch."""
+"""Suites (TOML) become cases. In: a suite's name or file, and overrides. Out: a `Suite` of `Case`s."""

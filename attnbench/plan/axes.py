@@ -1,4 +1,4 @@
-"""A sweep becomes cases. In: the tables of a suite. Out: cases, the product of every axis; the last axis turns fastest."""
+"""A sweep becomes cases. In: the tables of a suite. Out: the product of all axes, the last turning fastest."""
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping
@@ -16,7 +16,7 @@ from .lengths import parse_length
 
 Axes = dict[str, list[Any]]
 
-# A key and those it replaces: what a sweep states outranks a rival in [defaults].
+# A key and those it stands in place of: what a sweep states outranks a rival in [defaults].
 RIVALS = {"seqlen": ("seqlen_q", "seqlen_k"), "tokens": ("batch",), "hidden": ("num_heads",)}
 ATTENTION_ONLY = ("num_heads", "hidden", "num_kv_heads", "head_dim", "head_dim_v", "scale", "query_start")
 ABOVE_ATTENTION_ONLY = ("preset", "architecture")
@@ -48,19 +48,19 @@ def axes_of(keys: CaseKeys) -> Axes:
 
 
 def with_defaults(stated: Axes, defaults: Axes) -> Axes:
-    """Return the axes of a sweep: its own, else the defaults', less those that a rival of its own replaces."""
+    """Return a sweep's own axes, else the defaults' unless a rival of its own stands in their place."""
     replaced = {other for key, others in RIVALS.items() if key in stated for other in others}
     replaced |= {key for key, others in RIVALS.items() if any(other in stated for other in others)}
     return {key: values for key, values in defaults.items() if key not in replaced} | stated
 
 
 def _values(key: str, value: Any) -> list[Any]:
-    """Return the values of a key; for keys that hold one number per batch row, a flat list is one value."""
+    """Return the values of a key. Where a value is one number per batch row, a flat list is one value."""
     if key in PER_ROW and isinstance(value, list):
         rows = value if all(isinstance(row, list) for row in value) else [value]
         if any(isinstance(item, list) for row in rows for item in row):
             raise UsageError(f"{key} is a list of whole numbers, or a list of such lists")
-        values = [tuple(row) for row in rows]
+        values: list[Any] = [tuple(row) for row in rows]
     else:
         values = list(value) if isinstance(value, list) else [value]
     if not values:
@@ -72,21 +72,18 @@ def _expanded(key: str, entry: str | dict[str, Any]) -> Iterator[Any]:
     """Yield the tables that an entry stands for: a list inside a table is an axis too."""
     table = {"name": entry} if isinstance(entry, str) else entry
     if not isinstance(table.get("name"), str):
-        raise UsageError(f"{key}: the table {table} has no name; expected {{ name = …, … }}")
+        raise UsageError(f"{key}: a table without a name; expected {{ name = …, … }}")
     choices = {name: value if isinstance(value, list) else [value] for name, value in table.items()}
     for values in itertools.product(*choices.values()):
         plain = dict(zip(choices, values, strict=True))
         for name, value in plain.items():
             if not isinstance(value, bool | int | float | str):
                 raise UsageError(f"{key}: {name} is {value!r}; expected a number, a string, true or false")
-        if key == "mask":
-            yield mask_from(plain)
-        else:
-            yield NamedOptions(plain.pop("name"), plain)
+        yield mask_from(plain) if key == "mask" else NamedOptions(plain.pop("name"), plain)
 
 
 def cases_of(axes: Axes, stated: Collection[str]) -> Iterator[Case]:
-    """Yield the product of the axes as cases, in the order of `CaseKeys`. ``stated`` are the keys that the sweep itself gives.
+    """Yield the product of the axes, in the order of `CaseKeys`. ``stated``: the sweep's own keys.
 
     Raises:
         UsageError: a key without meaning at the level, something missing, or an impossible shape.
@@ -94,37 +91,36 @@ def cases_of(axes: Axes, stated: Collection[str]) -> Iterator[Case]:
     levels = axes.get("level", ["attention"])
     for level in levels:
         foreign = ABOVE_ATTENTION_ONLY if level == "attention" else ATTENTION_ONLY
-        for key in foreign if len(levels) == 1 else ():
-            if key in stated:
-                wanted = (
-                    "level block or model" if level == "attention" else "level attention; the preset gives it"
-                )
-                raise UsageError(f"{key!r} has no meaning at level {level!r}, only at {wanted}")
-        order = [
-            key for key in CaseKeys.__struct_fields__ if key in axes and key not in foreign and key != "level"
-        ]
-        kept = {key: axes[key] for key in order}
-        for values in itertools.product(*kept.values()):
-            yield _case(level, dict(zip(kept, values, strict=True)))
+        if len(levels) == 1:
+            _refuse_foreign(level, [key for key in foreign if key in stated])
+        order = [key for key in CaseKeys.__struct_fields__ if key in axes and key not in (*foreign, "level")]
+        for values in itertools.product(*(axes[key] for key in order)):
+            yield _case(level, dict(zip(order, values, strict=True)))
 
 
-def _case(level: str, keys: dict[str, Any]) -> Case:
+def _refuse_foreign(level: str, keys: list[str]) -> None:
+    """Refuse keys that a sweep states itself and that mean nothing at its level; defaults may hold them."""
+    where = "block and model" if level == "attention" else "attention: the preset says it elsewhere"
+    for key in keys:
+        raise UsageError(f"{key!r} has no meaning at level {level!r}, only at {where}")
+
+
+def _case(level: Any, keys: dict[str, Any]) -> Case:
     """Make the case of one point of a sweep and check that its problem is possible."""
     if "implementation" not in keys:
         raise UsageError("the key 'implementation' is missing")
+    if keys.get("inputs") == "text" and level != "model":
+        raise UsageError(f"inputs = 'text' has no meaning at level {level!r}, only at model")
     implementation: NamedOptions = keys.pop("implementation")
-    mode = keys.get("mode", "fwd")
-    seqlen_q, seqlen_k = _lengths(keys, mode)
+    seqlen_q, seqlen_k = _lengths(keys)
     if "tokens" in keys:
         keys["batch"] = max(1, parse_length(keys.pop("tokens")) // max(1, seqlen_k))
     if "hidden" in keys:
         keys["num_heads"] = _heads(keys.pop("hidden"), keys.get("head_dim", ATTENTION_HEAD_DIM))
-    if keys.get("inputs") == "text" and level != "model":
-        raise UsageError(f"inputs = 'text' has no meaning at level {level!r}, only at level model")
     if "mask" in keys:
         keys["mask"] = keys["mask"].to_dict()
     case = Case(
-        level=level,  # type: ignore[arg-type]  # the file was checked
+        level=level,
         implementation=implementation.name,
         options=dict(implementation.options),
         seqlen_q=seqlen_q,
@@ -135,14 +131,14 @@ def _case(level: str, keys: dict[str, Any]) -> Case:
     return case
 
 
-def _lengths(keys: dict[str, Any], mode: str) -> tuple[int, int]:
-    """Take the lengths out of ``keys``: in mode decode, ``seqlen`` is the context that one query sees."""
+def _lengths(keys: dict[str, Any]) -> tuple[int, int]:
+    """Take the lengths out of ``keys``. In mode decode, ``seqlen`` is the context that one query sees."""
     if "seqlen" in keys:
         seqlen = parse_length(keys.pop("seqlen"))
-        return (1 if mode == "decode" else seqlen), seqlen
-    missing = [key for key in ("seqlen_q", "seqlen_k") if key not in keys]
-    if missing:
-        raise UsageError(f"the key {missing[0]!r} is missing; give 'seqlen', or 'seqlen_q' and 'seqlen_k'")
+        return (1 if keys.get("mode") == "decode" else seqlen), seqlen
+    for key in ("seqlen_q", "seqlen_k"):
+        if key not in keys:
+            raise UsageError(f"the key {key!r} is missing; give 'seqlen', or 'seqlen_q' and 'seqlen_k'")
     return parse_length(keys.pop("seqlen_q")), parse_length(keys.pop("seqlen_k"))
 
 

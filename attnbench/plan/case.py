@@ -1,6 +1,6 @@
 """One case: every key of a suite, resolved to plain data. In: the keys. Out: a stable id and the `Problem`.
 
-A case crosses process borders and is written into each record, so it holds numbers, strings and tables alone and loads no torch.
+A case crosses process borders and is written into each record: it holds numbers, strings and tables alone.
 """
 
 import json
@@ -27,11 +27,11 @@ ATTENTION_HEADS, ATTENTION_HEAD_DIM = 8, 64
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One measurement to make. ``-1`` means "not given" and is replaced when the case is made, so that readers see numbers.
+    """One measurement to make. ``-1`` is "not given" and is replaced when the case is made.
 
-    At level ``attention``, ``num_heads`` and ``head_dim`` default to 8 and 64; ``num_kv_heads`` to ``num_heads``, ``head_dim_v`` to
-    ``head_dim``. At levels ``block`` and ``model`` all four come from the preset. In mode ``decode`` a context of n tokens is
-    ``seqlen_q=1, seqlen_k=n``.
+    At level ``attention``, ``num_heads`` and ``head_dim`` default to 8 and 64, ``num_kv_heads`` to
+    ``num_heads``, ``head_dim_v`` to ``head_dim``; at levels ``block`` and ``model`` all four come from the
+    preset. In mode ``decode``, a context of n tokens is ``seqlen_q=1, seqlen_k=n``.
 
     Raises:
         UsageError: a level above ``attention`` without a preset, or an unknown preset.
@@ -63,7 +63,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     architecture: str | None = None
     """Overrides the preset's architecture."""
     inputs: Inputs = "random"
-    """``random``: seeded N(0, 1) tensors, or uniform tokens at level ``model``; ``text``: bytes of real text."""
+    """``random``: seeded N(0, 1), at level ``model`` uniform tokens; ``text``: bytes of real text."""
     cache: CacheState = "cold"
     """Whether the last-level cache is flushed before each sample."""
     threads: int | None = None
@@ -92,7 +92,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def case_id(self) -> str:
         """A readable, stable, injective name: every key that is not at its default is in it.
 
-        ``level[:preset] / implementation[,option=value…] / mode / mask / lengths / shape / dtype / device [/ key=value…]``
+        ``level[:preset]/implementation[,option=value…]/mode/mask/lengths/shape/dtype/device[/key=value…]``
         """
         return "/".join([
             self.level + (f":{_quoted(self.preset)}" if self.preset is not None else ""),
@@ -190,7 +190,7 @@ def _option_parts(options: dict[str, Option]) -> list[str]:
 
 
 def _option_text(value: Option) -> str:
-    """Return the value so that ``1``, ``1.0``, ``true`` and ``"1"`` differ; words stand without quotation marks."""
+    """Return the value so that ``1``, ``1.0``, ``true`` and ``"1"`` differ; plain words stay bare."""
     if (
         isinstance(value, str)
         and re.fullmatch(r"[A-Za-z_][\w.-]*", value, re.ASCII)

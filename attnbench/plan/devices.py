@@ -1,4 +1,4 @@
-"""Devices of cases. In: ``auto``, ``cpu``, ``cuda`` or ``cuda:i``. Out: the kind a case names, and the index that the run keeps."""
+"""Devices of cases. In: ``auto``, ``cpu``, ``cuda``, ``cuda:i``. Out: a case's kind, the run's index."""
 
 import re
 from typing import Literal
@@ -16,9 +16,8 @@ def device_kind(device: str, *, must_exist: bool = True) -> Literal["cpu", "cuda
     if device == "auto":
         return "cuda" if cuda_devices() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise UsageError(
-            f"unknown device {device!r}{nearest(device, ['auto', 'cpu', 'cuda'])}; use auto, cpu, cuda or cuda:i"
-        )
+        close = nearest(device, ["auto", "cpu", "cuda"])
+        raise UsageError(f"unknown device {device!r}{close}; use auto, cpu, cuda or cuda:i")
     if must_exist:
         require_device(device)
     return "cpu" if device == "cpu" else "cuda"

@@ -1,6 +1,9 @@
-"""What a suite file may say: its tables as frozen structs that forbid unknown keys. One value or a list (an axis) for each key."""
+"""What a suite file may say, as frozen structs that forbid unknown keys. In: TOML tables. Out: a `SuiteFile`.
 
-from typing import Annotated, Any
+A key holds one value or a list of them, an axis. Descriptions appear in errors and in the JSON schema.
+"""
+
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -8,88 +11,59 @@ from msgspec import UNSET, Meta, UnsetType
 from .case import CacheState, Dtype, Inputs, Level, Mode
 from .settings import MeasureSettings
 
+T = TypeVar("T")
+Axis = T | list[T] | UnsetType
 Size = Annotated[int, Meta(ge=0)]
 Table = dict[str, Any]
-Lengths = Annotated[
-    int | str | list[int | str] | UnsetType,
-    Meta(description="a length such as 1024 or '4k' (k = 1024), or a list of them"),
-]
-Whole = Annotated[Size | list[Size] | UnsetType, Meta(description="a whole number, or a list of them")]
-PerRow = Annotated[
-    int | list[int | list[int]] | UnsetType,
-    Meta(description="one whole number per batch row as a list; a list of such lists is an axis"),
-]
+
+WHOLE = Meta(description="a whole number, or a list of them")
+LENGTH = Meta(description="a length such as 1024 or '4k' (k = 1024), or a list of them")
+PER_ROW = Meta(description="whole numbers, one per batch row; a list of such lists is an axis")
 
 
 class CaseKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The keys of ``[defaults]`` and of a ``[[sweep]]``; every list is an axis, a sweep is their product."""
+    """The keys of ``[defaults]`` and ``[[sweep]]``: a sweep is the product of its lists."""
 
-    level: Annotated[Level | list[Level] | UnsetType, Meta(description="attention, block or model")] = UNSET
-    preset: Annotated[
-        str | list[str] | UnsetType, Meta(description="a Transformer by name, for the levels block and model")
-    ] = UNSET
-    architecture: Annotated[
-        str | list[str] | UnsetType, Meta(description="overrides the preset's architecture")
-    ] = UNSET
-    inputs: Annotated[
-        Inputs | list[Inputs] | UnsetType, Meta(description="random, or text (real text, level model only)")
-    ] = UNSET
-    device: Annotated[str | list[str] | UnsetType, Meta(description="auto (the default), cpu or cuda")] = (
-        UNSET
-    )
-    dtype: Annotated[
-        Dtype | list[Dtype] | UnsetType, Meta(description="float64, float32, float16 or bfloat16")
-    ] = UNSET
-    compile: Annotated[bool | list[bool] | UnsetType, Meta(description="true goes through torch.compile")] = (
-        UNSET
-    )
-    threads: Annotated[
-        Size | list[Size] | UnsetType, Meta(description="CPU threads; the harness chooses by default")
-    ] = UNSET
-    cache: Annotated[
-        CacheState | list[CacheState] | UnsetType,
-        Meta(description="cold or warm: whether the cache is flushed before a sample"),
-    ] = UNSET
-    mode: Annotated[Mode | list[Mode] | UnsetType, Meta(description="fwd, bwd, fwd_bwd or decode")] = UNSET
+    level: Annotated[Axis[Level], Meta(description="attention, block or model")] = UNSET
+    preset: Annotated[Axis[str], Meta(description="a Transformer by name, at level block or model")] = UNSET
+    architecture: Annotated[Axis[str], Meta(description="overrides the preset's architecture")] = UNSET
+    inputs: Annotated[Axis[Inputs], Meta(description="random, or text: real text, at level model")] = UNSET
+    device: Annotated[Axis[str], Meta(description="auto (cuda if there is one), cpu or cuda")] = UNSET
+    dtype: Annotated[Axis[Dtype], Meta(description="float64, float32, float16 or bfloat16")] = UNSET
+    compile: Annotated[Axis[bool], Meta(description="true or false: go through torch.compile")] = UNSET
+    threads: Annotated[Axis[Size], Meta(description="CPU threads; the harness's choice without")] = UNSET
+    cache: Annotated[Axis[CacheState], Meta(description="cold or warm: the cache before each sample")] = UNSET
+    mode: Annotated[Axis[Mode], Meta(description="fwd, bwd, fwd_bwd or decode")] = UNSET
     mask: Annotated[
         str | Table | list[str | Table] | UnsetType,
-        Meta(
-            description='a name such as "causal", or a table such as { name = "sliding-window", window_size = 256 }'
-        ),
+        Meta(description="a name such as 'causal', or { name = 'sliding-window', window_size = 256 }"),
     ] = UNSET
-    scale: Annotated[
-        float | list[float] | UnsetType, Meta(description="a finite number; by default head_dim ** -0.5")
-    ] = UNSET
-    num_heads: Whole = UNSET
-    hidden: Annotated[
-        Size | list[Size] | UnsetType, Meta(description="num_heads * head_dim, in place of num_heads")
-    ] = UNSET
-    num_kv_heads: Whole = UNSET
-    head_dim: Whole = UNSET
-    head_dim_v: Whole = UNSET
-    batch: Whole = UNSET
+    scale: Annotated[Axis[float], Meta(description="a finite number; head_dim ** -0.5 without")] = UNSET
+    num_heads: Annotated[Axis[Size], WHOLE] = UNSET
+    hidden: Annotated[Axis[Size], Meta(description="num_heads * head_dim, in place of num_heads")] = UNSET
+    num_kv_heads: Annotated[Axis[Size], WHOLE] = UNSET
+    head_dim: Annotated[Axis[Size], WHOLE] = UNSET
+    head_dim_v: Annotated[Axis[Size], WHOLE] = UNSET
+    batch: Annotated[Axis[Size], WHOLE] = UNSET
     tokens: Annotated[
-        int | str | list[int | str] | UnsetType,
-        Meta(description="batch * seqlen, in place of batch (which is at least 1)"),
+        Axis[int | str], Meta(description="batch * seqlen, such as '16k', in place of batch (at least 1)")
     ] = UNSET
-    key_lengths: PerRow = UNSET
-    query_start: PerRow = UNSET
-    seqlen: Lengths = UNSET
-    seqlen_q: Lengths = UNSET
-    seqlen_k: Lengths = UNSET
+    key_lengths: Annotated[list[int | list[int]] | UnsetType, PER_ROW] = UNSET
+    query_start: Annotated[int | list[int | list[int]] | UnsetType, PER_ROW] = UNSET
+    seqlen: Annotated[Axis[int | str], LENGTH] = UNSET
+    seqlen_q: Annotated[Axis[int | str], LENGTH] = UNSET
+    seqlen_k: Annotated[Axis[int | str], LENGTH] = UNSET
     implementation: Annotated[
         str | Table | list[str | Table] | UnsetType,
-        Meta(
-            description='a name, "./file.py", "package.module:ATTRIBUTE", or a table { name = …, option = … }'
-        ),
+        Meta(description="a name, './file.py', 'package.module:ATTRIBUTE', or { name = …, option = … }"),
     ] = UNSET
 
 
 class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A suite file: a name, a description, defaults, sweeps, and how to measure."""
 
-    name: Annotated[str, Meta(min_length=1, description="how people call it")]
-    description: Annotated[str, Meta(description="one line")]
-    defaults: CaseKeys = CaseKeys()
-    sweep: Annotated[list[CaseKeys], Meta(min_length=1)]
-    measure: MeasureSettings = MeasureSettings()
+    name: Annotated[str, Meta(min_length=1, description="text: how people call the suite")]
+    description: Annotated[str, Meta(description="text: one line")]
+    defaults: Annotated[CaseKeys, Meta(description="a table: keys of every sweep")] = CaseKeys()
+    sweep: Annotated[list[CaseKeys], Meta(min_length=1, description="one [[sweep]] table or more")]
+    measure: Annotated[MeasureSettings, Meta(description="a table: how to measure")] = MeasureSettings()

@@ -1,4 +1,4 @@
-"""Sequence lengths as people write them. In: ``1024``, ``"1024"`` or ``"4k"``. Out: an int; k is 1024, everywhere."""
+"""Sequence lengths as people write them. In: ``1024`` or ``"4k"``. Out: an int; k is 1024, everywhere."""
 
 import re
 
@@ -14,6 +14,6 @@ def parse_length(value: int | str) -> int:
     match = re.fullmatch(r"(\d+)([kK]?)", str(value).strip())
     if isinstance(value, bool) or not match:
         raise UsageError(
-            f"{value!r} is not a length; expected a whole number such as 4096 or '4k' (k = 1024)"
+            f"{value!r} is not a length; expected a whole number such as 4096, or '4k' (k = 1024)"
         )
     return int(match[1]) * (1024 if match[2] else 1)

@@ -1,6 +1,6 @@
-"""Where in a suite file something stands. In: the text and a path such as ``$.sweep[0].mode``. Out: a line and words for people.
+"""Where in a suite file something stands. In: a path such as ``$.sweep[0].mode``. Out: a line, and words.
 
-`tomllib` keeps no positions, so tables and keys are looked up in the text again: enough to point at the line of a typo.
+`tomllib` keeps no positions, so headers and keys are looked up in the text again: enough to point at a typo.
 """
 
 import re
@@ -29,7 +29,7 @@ class Place:
         return cls("", 0, table or "")
 
     def line(self, text: str) -> int:
-        """Return the line of the key, or of its table's header where the key is not found; the first line is 1."""
+        """Return the line of the key, counted from 1, or of its table's header where the key is not found."""
         table, seen, header_line = "", -1, 1
         wanted = re.compile(rf"""\s*["']?{re.escape(self.key)}["']?\s*[.=]""") if self.key else None
         for number, line in enumerate(text.splitlines(), start=1):

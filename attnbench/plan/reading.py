@@ -1,4 +1,4 @@
-"""A suite's TOML text becomes a `SuiteFile`. In: text and the name of its file. Out: the tables, or one line that says what is wrong."""
+"""A suite's TOML text becomes a `SuiteFile`. Out: its tables, or one line that says what is wrong."""
 
 import re
 import tomllib
@@ -17,8 +17,8 @@ def read_suite_text(text: str, source: str) -> SuiteFile:
     """Parse the text of a suite.
 
     Raises:
-        UsageError: not TOML, an unknown key, or a value of the wrong type; it names file, line, table, key, what was expected and
-            the nearest valid name.
+        UsageError: not TOML, an unknown key, or a value of the wrong type; it names file, line, table, key,
+            what was expected and the nearest valid name.
     """
     try:
         return msgspec.convert(tomllib.loads(text), SuiteFile)
@@ -37,7 +37,7 @@ def _explained(message: str, text: str, source: str) -> UsageError:
     """Translate msgspec's message."""
     message, _, path = message.partition(" - at ")
     place = Place.of_path(path.strip("`") or "$")
-    table = {"": SuiteFile, "measure": MeasureSettings}.get(place.table, CaseKeys)
+    table: type[msgspec.Struct] = {"": SuiteFile, "measure": MeasureSettings}.get(place.table, CaseKeys)
     known = list(table.__struct_fields__)
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message):
         key = unknown[1]

@@ -1,4 +1,4 @@
-"""How a suite measures: its ``[measure]`` table as a frozen struct, the one place where these defaults stand."""
+"""How a suite measures: its ``[measure]`` table as a frozen struct, the one place of these defaults."""
 
 from typing import Annotated, Literal, get_args
 
@@ -18,27 +18,19 @@ METRIC_SUMMARIES: dict[Metric, str] = {
 
 
 class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is measured for each case of a suite, and how long it may take."""
+    """What is measured for each case of a suite, and how long it may take.
+
+    Agreement is checked before latency even when it is not among the metrics.
+    """
 
     metrics: Annotated[
-        tuple[Metric, ...],
-        Meta(
-            description=f"quantities to measure, a list of {', '.join(METRICS)}; agreement is checked before latency even when "
-            "it is not among them"
-        ),
+        tuple[Metric, ...], Meta(description=f"quantities to measure, a list of {', '.join(METRICS)}")
     ] = METRICS
-    case_timeout_s: Annotated[
-        float, Meta(gt=0, description="seconds above 0 after which a case is given up")
-    ] = 120.0
-    latency_budget_s: Annotated[
-        float, Meta(gt=0, description="seconds above 0 spent on the samples of a case")
-    ] = 1.0
-    warmup_s: Annotated[float, Meta(ge=0, description="seconds spent on calls before the first sample")] = 0.2
-    min_samples: Annotated[
-        int, Meta(ge=1, description="samples, at least 1, that are taken even when the budget is used up")
-    ] = 10
-    seed: Annotated[int, Meta(ge=0, description="seed, at least 0, of every input and parameter")] = 42
+    case_timeout_s: Annotated[float, Meta(gt=0, description="seconds above 0 that a case may take")] = 120.0
+    latency_budget_s: Annotated[float, Meta(gt=0, description="seconds above 0 for a case's samples")] = 1.0
+    warmup_s: Annotated[float, Meta(ge=0, description="seconds of calls before samples, 0 or more")] = 0.2
+    min_samples: Annotated[int, Meta(ge=1, description="samples taken whatever the budget, 1 or more")] = 10
+    seed: Annotated[int, Meta(ge=0, description="seed of every input and parameter, 0 or more")] = 42
     reference_rows: Annotated[
-        int,
-        Meta(ge=1, description="query rows a head, at least 1, that the float64 reference computes at most"),
+        int, Meta(ge=1, description="most query rows a head of the float64 reference, 1 or more")
     ] = 256

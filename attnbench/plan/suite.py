@@ -48,13 +48,15 @@ def load_suite(
 
     Args:
         name_or_path: a suite of the package, or a TOML file.
-        implementations: keeps the cases of these names; those that the suite lacks replace the implementation axis of every sweep.
+        implementations: keeps the cases of these names; names that the suite lacks replace the implementation
+            axis of every sweep.
         seqlens: replaces the length axis; ``"4k"`` is 4096.
-        device: ``cpu``, ``cuda`` or ``cuda:i`` for every case. Without it, ``auto`` in the suite is cuda if there is one, else cpu.
+        device: ``cpu``, ``cuda`` or ``cuda:i`` for every case. Without it the suite's own, where
+            ``auto`` (the default) is cuda if there is one, else cpu.
         device_must_exist: False plans for a GPU that this machine lacks.
 
     Raises:
-        UsageError: no such suite, device or implementation, or a mistake in the file; one line that names the thing.
+        UsageError: no such suite, device or implementation, or a mistake in the file.
     """
     source, text = _read(name_or_path)
     file = read_suite_text(text, source)
