@@ -1,4 +1,4 @@
-"""A sweep becomes cases. In: the tables of a suite. Out: the product of all axes, the last turning fastest."""
+"""A sweep becomes cases. In: the tables of a suite. Out: the product of their axes, the last the fastest."""
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping

@@ -3,7 +3,7 @@
 A key holds one value or a list of them, an axis. Descriptions appear in errors and in the JSON schema.
 """
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -12,7 +12,7 @@ from .case import CacheState, Dtype, Inputs, Level, Mode
 from .settings import MeasureSettings
 
 T = TypeVar("T")
-Axis = T | list[T] | UnsetType
+Axis: TypeAlias = T | list[T] | UnsetType
 Size = Annotated[int, Meta(ge=0)]
 Table = dict[str, Any]
 

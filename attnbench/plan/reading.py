@@ -12,6 +12,13 @@ from .keys import CaseKeys, SuiteFile
 from .places import Place
 from .settings import METRICS, MeasureSettings
 
+TABLES: dict[str, type[msgspec.Struct]] = {
+    "": SuiteFile,
+    "defaults": CaseKeys,
+    "sweep": CaseKeys,
+    "measure": MeasureSettings,
+}
+
 
 def read_suite_text(text: str, source: str) -> SuiteFile:
     """Parse the text of a suite.
@@ -37,7 +44,7 @@ def _explained(message: str, text: str, source: str) -> UsageError:
     """Translate msgspec's message."""
     message, _, path = message.partition(" - at ")
     place = Place.of_path(path.strip("`") or "$")
-    table: type[msgspec.Struct] = {"": SuiteFile, "measure": MeasureSettings}.get(place.table, CaseKeys)
+    table = TABLES[place.table]
     known = list(table.__struct_fields__)
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message):
         key = unknown[1]
