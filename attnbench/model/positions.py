@@ -1,0 +1,88 @@
+"""Positions: sinusoidal and rotary tables, made in float64 and kept out of reach of a module's dtype casts.
+
+A table built in 16 bits is wrong by whole radians at long positions, and one that is a module's buffer
+becomes 16 bits with the module. So tables are neither parameters nor buffers: ``PositionTable`` makes them on
+demand, in float64 for float64 activations and rounded to float32 for all others.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+def sinusoidal_table(num_positions: int, dim: int, device: torch.device | str = "cpu") -> Tensor:
+    """``PE(p, 2i) = sin(p / 10000^(2i/dim))``, ``PE(p, 2i+1) = cos`` of the same; ``[num_positions, dim]``,
+    float64 (arXiv 1706.03762).
+
+    An odd ``dim`` ends on a sine.
+    """
+    pairs = (dim + 1) // 2
+    angles = _angles(num_positions, pairs, dim, 10000.0, device)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :dim]
+
+
+def rotary_table(
+    num_positions: int, head_dim: int, base: float, device: torch.device | str = "cpu"
+) -> Tensor:
+    """``cos(p * base^(-2i/D))`` in the first D/2 columns and ``sin`` in the others; ``[num_positions, D]``,
+    float64 (arXiv 2104.09864).
+    """
+    angles = _angles(num_positions, head_dim // 2, head_dim, base, device)
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+
+
+def _angles(num_positions: int, pairs: int, dim: int, base: float, device: torch.device | str) -> Tensor:
+    steps = torch.arange(pairs, dtype=torch.float64, device=device)
+    positions = torch.arange(num_positions, dtype=torch.float64, device=device)
+    return torch.outer(positions, base ** (-2.0 * steps / dim))
+
+
+def rotate(x: Tensor, table: Tensor) -> Tensor:
+    """Turn each pair ``(x_i, x_{i+D/2})`` of ``x[B, H, S, D]`` by its angle in ``table[S, D]`` or ``[B, S,
+    D]``; same shape and dtype as ``x``.
+
+    Computed in the table's dtype. Pairs lie half a head apart, as in the published weights of LLaMA and Qwen.
+    """
+    cos, sin = (table if table.ndim == 2 else table.unsqueeze(1)).chunk(2, dim=-1)
+    first, second = x.to(table.dtype).chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+class PositionTable:
+    """Rows of a table by position, grown on demand; ``make(num_positions, device)`` gives the table in
+    float64.
+    """
+
+    def __init__(self, make: Callable[[int, torch.device], Tensor]) -> None:
+        self._make = make
+        self._table: Tensor | None = None
+
+    def rows(self, starts: Sequence[int], length: int, like: Tensor) -> Tensor:
+        """Rows ``start … start + length - 1`` of each batch row, on the device of ``like``.
+
+        ``[length, width]`` where all ``starts`` are equal, else ``[B, length, width]``; float64 if ``like``
+        is, else float32.
+        """
+        first, last = min(starts, default=0), max(starts, default=0)
+        table = self._grown(last + length, like)
+        if first == last:
+            return table.narrow(0, first, length)
+        offsets = torch.tensor(starts, device=like.device).unsqueeze(1) + torch.arange(
+            length, device=like.device
+        )
+        return table[offsets]
+
+    def _grown(self, num_positions: int, like: Tensor) -> Tensor:
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        kept = self._table
+        if type(like) is not torch.Tensor:
+            # A fake or traced tensor must neither meet the kept table nor become it.
+            return self._make(num_positions, like.device).to(dtype)
+        if kept is None or kept.dtype != dtype or kept.device != like.device or len(kept) < num_positions:
+            # Twice as many as needed, so that decoding token by token rarely rebuilds; made outside inference
+            # mode, since a table made inside could not be used by a later call that differentiates.
+            with torch.inference_mode(False), torch.no_grad():
+                kept = self._make(2 * num_positions, like.device).to(dtype)
+            self._table = kept
+        return kept

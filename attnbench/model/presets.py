@@ -1,0 +1,36 @@
+"""Named Transformers, read from ``presets.toml``: a name in, a ``TransformerConfig`` out. Loads no torch."""
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+
+from attnbench.contract.errors import UsageError, nearest
+from attnbench.model.config import TransformerConfig
+
+
+@cache
+def _tables() -> dict[str, dict[str, object]]:
+    return tomllib.loads(files(__package__).joinpath("presets.toml").read_text(encoding="utf-8"))
+
+
+def preset_names() -> list[str]:
+    """The names of all presets, in the order of the file."""
+    return list(_tables())
+
+
+def preset_source(name: str) -> str:
+    """Where the numbers of a preset come from."""
+    return str(_table(name)["source"])
+
+
+def load_preset(name: str) -> TransformerConfig:
+    """The config of a preset; raises ``UsageError`` with the nearest name for one that does not exist."""
+    fields = {key: value for key, value in _table(name).items() if key != "source"}
+    return TransformerConfig(**fields)  # type: ignore[arg-type]  # checked by TransformerConfig itself
+
+
+def _table(name: str) -> dict[str, object]:
+    tables = _tables()
+    if name not in tables:
+        raise UsageError(f"no preset {name!r}{nearest(name, list(tables))}; there are {', '.join(tables)}")
+    return tables[name]

@@ -1,0 +1,43 @@
+"""Weights that depend on the seed and the name of each parameter alone, so that every implementation gets the
+same ones.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+from .layers import Embedding, Linear
+
+
+def generator_for(seed: int, name: str) -> torch.Generator:
+    """A CPU generator of its own for one name: what is drawn for others, or is not there at all, changes
+    nothing.
+    """
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def is_real(tensor: Tensor) -> bool:
+    """Whether there is memory behind the tensor: false on the meta device and under fake tensors."""
+    return type(tensor.data) is Tensor and not tensor.is_meta
+
+
+@torch.no_grad()
+def draw_weights(root: nn.Module, *, seed: int, depth: int) -> None:
+    """Draw every matrix of ``Linear`` and ``Embedding`` from ``N(0, 1 / columns)`` in float32 and zero the
+    biases.
+
+    Projections back into the residual stream are divided by ``sqrt(2 * depth)``, so that its variance does
+    not grow with depth (GPT-2). Mixers that bring modules of other classes have drawn them themselves.
+    """
+    for name, module in root.named_modules():
+        if not isinstance(module, Linear | Embedding) or not is_real(module.weight):
+            continue
+        std = module.weight.shape[1] ** -0.5
+        if name.endswith(("out_proj", "down")):
+            std *= (2 * depth) ** -0.5
+        drawn = torch.empty(module.weight.shape).normal_(0.0, std, generator=generator_for(seed, name))
+        module.weight.copy_(drawn)
+        if isinstance(module, Linear) and module.bias is not None:
+            module.bias.zero_()
