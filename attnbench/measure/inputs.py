@@ -1,10 +1,9 @@
-"""The tensors that implementations are given. In: shapes, a seed, a family. Out: equal numbers on every device.
+"""The tensors implementations are given. In: shapes, a seed, a family. Out: equal numbers on every device.
 
 All are drawn on the CPU, each by a generator of its own: the same seed, shape and dtype are the same numbers
 whatever computes on them. ``inputs_key`` names them; two cases with one key share one truth.
 """
 
-import hashlib
 from collections.abc import Callable
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from attnbench.contract.errors import UsageError, nearest
 from attnbench.contract.problem import Problem
+from attnbench.model.weights import generator_for
 
 Family = Callable[[tuple[int, ...], torch.Generator], Tensor]
 
@@ -22,12 +22,6 @@ def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 FAMILIES: dict[str, Family] = {"random": _normal}
 """Each draws float32 numbers. ``random`` is N(0, 1): easy data, such as zeros, would draw less power."""
-
-
-def generator_for(seed: int, name: str) -> torch.Generator:
-    """Return a CPU generator for one named tensor, independent of every other name."""
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:7], "big"))
 
 
 def draw(family: str, shape: tuple[int, ...], dtype: str, *, seed: int, name: str) -> Tensor:

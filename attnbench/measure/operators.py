@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-GATHERS = frozenset({"aten::embedding", "aten::gather", "aten::index", "aten::index_select"})
+GATHERS = frozenset({"aten.embedding", "aten.gather", "aten.index", "aten.index_select"})
 """Read of their first operand only what they return."""
 OVERWRITERS = frozenset(
-    {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::bernoulli_"}
+    {"aten.copy_", "aten.fill_", "aten.zero_", "aten.normal_", "aten.uniform_", "aten.bernoulli_"}
 )
 """Write ``self`` without reading it."""
-SCALED_ADDS = frozenset({"aten::addmm", "aten::baddbmm", "aten::addbmm", "aten::addmv", "aten::addr"})
+SCALED_ADDS = frozenset({"aten.addmm", "aten.baddbmm", "aten.addbmm", "aten.addmv", "aten.addr"})
 """Ignore ``self`` when ``beta`` is 0."""
 
 
@@ -81,14 +81,14 @@ class OperandBytes(TorchDispatchMode):
                 return parts
         out = func(*args, **kwargs)
         read, mutated = _operands(func, args, kwargs)
-        self._count(func._schema.name, read, mutated, out)
+        self._count(str(func._overloadpacket), read, mutated, out)
         return out
 
     def _count(self, name: str, read: list[Tensor], mutated: list[Tensor], out: Any) -> None:
         held = {_storage(tensor) for tensor in (*read, *mutated)}
         fresh = [tensor for tensor in _tensors(out) if _storage(tensor) not in held]
         written = sum(touched_bytes(tensor) for tensor in (*fresh, *mutated))
-        if not (fresh or mutated) or name.startswith(("aten::empty", "aten::new_empty")):
+        if not (fresh or mutated) or name.startswith(("aten.empty", "aten.new_empty")):
             return
         reads = [touched_bytes(tensor) for tensor in read]
         if name in GATHERS:
@@ -102,7 +102,7 @@ def _operands(
     func: torch._ops.OpOverload[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Split an operator's tensors into those it reads and those it changes; an update in place is both."""
-    name = func._schema.name
+    name = str(func._overloadpacket)
     read: dict[int, Tensor] = {}
     mutated: dict[int, Tensor] = {}
     for position, argument in enumerate(func._schema.arguments):

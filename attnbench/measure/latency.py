@@ -1,0 +1,65 @@
+"""Latency of one call. In: a workload and settings. Out: the section with every sample, and the telemetry."""
+
+import torch
+
+from attnbench.device.limits import usable_cores
+from attnbench.plan.settings import MeasureSettings
+
+from .cpu_timer import CpuTimer
+from .cuda_timer import CudaStream, CudaTimer
+from .record import Latency, Telemetry
+from .stopping import StoppingRule, median_interval, quantile
+from .telemetry import observe
+from .timing import Task, Timer, Timing
+from .verdicts import judge
+from .workload import Workload
+
+
+def timer_for(workload: Workload) -> Timer:
+    """Return the timer of the workload's device."""
+    if workload.device.type == "cuda":
+        return CudaTimer(CudaStream(workload.device), workload.case.cache)
+    return CpuTimer()
+
+
+def measure_latency(
+    workload: Workload,
+    settings: MeasureSettings,
+    *,
+    timer: Timer | None = None,
+    plausible_floor_ms: float | None = None,
+) -> tuple[Latency, Telemetry]:
+    """Time the workload's call until its median is known to 1 %, or the budget ends.
+
+    ``plausible_floor_ms`` is the time that the hardware's peak would need; a faster median is called
+    ``implausible``.
+    """
+    timer = timer or timer_for(workload)
+    rule = StoppingRule(min_samples=settings.min_samples, budget_s=settings.latency_budget_s)
+    task = Task(call=workload.call, prepare=workload.prepare, repeatable=workload.repeatable)
+    with workload.environment(), observe(workload.device) as seen:
+        timing = timer.time(task, rule, settings.warmup_s)
+    verdict = judge(
+        timing.samples_ms,
+        seen.activity,
+        threads=torch.get_num_threads(),
+        cores=usable_cores(),
+        below_resolution=timing.below_resolution,
+        throttle_reasons=seen.throttle_reasons,
+        plausible_floor_ms=plausible_floor_ms,
+    )
+    section = summarize(timing, timer, verdict)
+    if workload.device.type == "cuda" or workload.case.compile:
+        section.compile_s = timing.first_call_s
+    return section, seen.section()
+
+
+def summarize(timing: Timing, timer: Timer, verdict: list[str]) -> Latency:
+    """Return the section; without samples there are no numbers in it, only the verdict."""
+    section = Latency(launches=1, timer=timer.name, cache=timer.cache, verdict=verdict)
+    if timing.samples_ms:
+        section.samples_ms = timing.samples_ms
+        section.median_ms = quantile(timing.samples_ms, 0.5)
+        section.p10_ms, section.p90_ms = quantile(timing.samples_ms, 0.1), quantile(timing.samples_ms, 0.9)
+        section.ci95_low_ms, section.ci95_high_ms = median_interval(timing.samples_ms)
+    return section
