@@ -11,12 +11,6 @@ import triton.language as tl
 
 
 @triton.jit
-def row_offsets(rows, stride):
-    """Element offsets of ``rows``: 64 bits wide, since row × stride passes 2**31 long before memory ends."""
-    return rows.to(tl.int64) * stride
-
-
-@triton.jit
 def flash_forward_kernel(
     q_ptr,
     k_ptr,
@@ -88,22 +82,26 @@ def flash_forward_kernel(
     full_begin = tl.minimum((full_lo + BLOCK_K - 1) // BLOCK_K * BLOCK_K, end)
     full_end = tl.maximum(full_hi // BLOCK_K * BLOCK_K, full_begin)
 
-    dims = tl.arange(0, BLOCK_D)
-    value_dims = tl.arange(0, BLOCK_DV)
+    # What multiplies a stride is 64 bits wide: index × stride passes 2**31 long before memory ends.
+    dims = tl.arange(0, BLOCK_D).to(tl.int64)
+    value_dims = tl.arange(0, BLOCK_DV).to(tl.int64)
     columns = tl.arange(0, BLOCK_K)
     row_exists = rows < seqlen_q
+    wide_batch = batch.to(tl.int64)
+    wide_rows = rows.to(tl.int64)
+    wide_columns = columns.to(tl.int64)
 
-    q_base = q_ptr + row_offsets(batch, stride_qb) + row_offsets(head, stride_qh)
-    q_offsets = row_offsets(rows, stride_qs)[:, None] + row_offsets(dims, stride_qd)[None, :]
+    q_base = q_ptr + wide_batch * stride_qb + head.to(tl.int64) * stride_qh
+    q_offsets = wide_rows[:, None] * stride_qs + dims[None, :] * stride_qd
     q = tl.load(q_base + q_offsets, mask=row_exists[:, None] & (dims[None, :] < HEAD_DIM), other=0.0)
     if QUERY_SIGN != 1:
         q = q * QUERY_SIGN
 
-    kv_head = head // group_size
-    k_base = k_ptr + row_offsets(batch, stride_kb) + row_offsets(kv_head, stride_kh)
-    v_base = v_ptr + row_offsets(batch, stride_vb) + row_offsets(kv_head, stride_vh)
-    k_offsets = row_offsets(columns, stride_ks)[None, :] + row_offsets(dims, stride_kd)[:, None]
-    v_offsets = row_offsets(columns, stride_vs)[:, None] + row_offsets(value_dims, stride_vd)[None, :]
+    kv_head = (head // group_size).to(tl.int64)
+    k_base = k_ptr + wide_batch * stride_kb + kv_head * stride_kh
+    v_base = v_ptr + wide_batch * stride_vb + kv_head * stride_vh
+    k_offsets = wide_columns[None, :] * stride_ks + dims[:, None] * stride_kd
+    v_offsets = wide_columns[:, None] * stride_vs + value_dims[None, :] * stride_vd
 
     row_max = tl.full([BLOCK_Q], float("-inf"), dtype=tl.float32)
     row_sum = tl.full([BLOCK_Q], 0.0, dtype=tl.float32)
@@ -162,10 +160,10 @@ def flash_forward_kernel(
     saw_nothing = row_sum == 0.0
     divisor = tl.where(saw_nothing, 1.0, row_sum)
     lse = tl.where(saw_nothing, float("-inf"), (row_max + tl.log2(divisor)) * 0.6931471805599453)
-    out_rows = row_offsets(program // num_tiles, seqlen_q) + rows
+    out_rows = (program // num_tiles).to(tl.int64) * seqlen_q + rows
     tl.store(lse_ptr + out_rows, lse, mask=row_exists)
     tl.store(
-        out_ptr + row_offsets(out_rows, VALUE_DIM)[:, None] + value_dims[None, :],
+        out_ptr + out_rows[:, None] * VALUE_DIM + value_dims[None, :],
         (acc / divisor[:, None]).to(out_ptr.dtype.element_ty),
         mask=row_exists[:, None] & (value_dims[None, :] < VALUE_DIM),
     )

@@ -1,0 +1,237 @@
+"""Bytes that Triton kernels ask for, counted in Triton's interpreter. In: a call under ``trace_kernels``. Out: exact bytes a launch.
+
+Every global access of an interpreted kernel passes through four methods of one builder object; while a trace is active, attributes of
+that object stand over them and count the elements whose mask is set. A launch can be sampled (``contract/sampling.py``): it then runs a
+few programs under their true ids, and its total still comes out to the byte. Needs ``TRITON_INTERPRET=1`` before triton is imported.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from attnbench.contract.implementation import Implementation
+from attnbench.contract.problem import Problem
+from attnbench.contract.sampling import ProgramSample
+
+BACKEND = "triton-interpreter"
+_OVERRIDDEN = (
+    "create_masked_load",
+    "create_masked_store",
+    "create_atomic_rmw",
+    "create_atomic_cas",
+    "create_get_program_id",
+    "create_get_num_programs",
+)
+
+
+@dataclass
+class Launch:
+    """One kernel launch: its true grid and what its programs loaded and stored, by linear program id (axis 0 fastest)."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    sample: ProgramSample | None = None
+    loads: dict[int, int] = field(default_factory=dict)
+    stores: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def programs_total(self) -> int:
+        """Programs of the true grid."""
+        return prod(self.grid)
+
+    @property
+    def programs_run(self) -> int:
+        """Programs that were interpreted."""
+        return self.programs_total if self.sample is None else len(self.sample.programs)
+
+    @property
+    def load_bytes(self) -> int:
+        """Bytes that the whole launch loads."""
+        return self._total(self.loads)
+
+    @property
+    def store_bytes(self) -> int:
+        """Bytes that the whole launch stores."""
+        return self._total(self.stores)
+
+    def _total(self, bytes_of: dict[int, int]) -> int:
+        if self.sample is None:
+            return sum(bytes_of.values())
+        return self.sample.total({program: bytes_of.get(program, 0) for program in self.sample.programs})
+
+
+@dataclass
+class KernelTrace:
+    """All launches of a traced call."""
+
+    launches: list[Launch] = field(default_factory=list)
+
+    @property
+    def load_bytes(self) -> int:
+        """Bytes that the kernels load."""
+        return sum(launch.load_bytes for launch in self.launches)
+
+    @property
+    def store_bytes(self) -> int:
+        """Bytes that the kernels store."""
+        return sum(launch.store_bytes for launch in self.launches)
+
+    @property
+    def requested_bytes(self) -> int:
+        """Bytes that the kernels load and store."""
+        return self.load_bytes + self.store_bytes
+
+    @property
+    def programs_run(self) -> int:
+        """Programs that were interpreted, over all launches."""
+        return sum(launch.programs_run for launch in self.launches)
+
+    @property
+    def programs_total(self) -> int:
+        """Programs of the true grids, over all launches."""
+        return sum(launch.programs_total for launch in self.launches)
+
+
+def sample_kernels(implementation: Implementation, problem: Problem) -> dict[str, ProgramSample]:
+    """Return the sample of each kernel that offers one, by kernel name; the others run whole."""
+    return {
+        spec.name: spec.sample_programs(problem)
+        for spec in implementation.kernels
+        if spec.sample_programs is not None
+    }
+
+
+@contextmanager
+def trace_kernels(sample: Mapping[str, ProgramSample] | None = None) -> Iterator[KernelTrace]:
+    """Count what interpreted kernels load and store until the block ends.
+
+    Args:
+        sample: by kernel name, the programs to run instead of all (``sample_kernels``). Rows that no sampled program computes keep what
+            the launcher put there.
+
+    Raises:
+        RuntimeError: triton is not in interpreter mode, or another trace is active.
+    """
+    builder, function_type = _interpreter()
+    if any(name in vars(builder) for name in _OVERRIDDEN):
+        raise RuntimeError("kernels are traced already: traces do not nest")
+    trace = KernelTrace()
+    run = function_type.run
+    try:
+        _count_accesses(builder, trace)
+        function_type.run = _recording_run(run, builder, trace, sample or {})
+        yield trace
+    finally:
+        function_type.run = run
+        for name in _OVERRIDDEN:
+            vars(builder).pop(name, None)
+
+
+def _interpreter() -> tuple[Any, Any]:
+    import triton
+
+    if not triton.knobs.runtime.interpret:
+        raise RuntimeError("tracing needs Triton's interpreter: set TRITON_INTERPRET=1 before triton is imported")
+    from triton.runtime import interpreter
+
+    return interpreter.interpreter_builder, interpreter.InterpretedFunction
+
+
+def _linear(index: tuple[int, ...], grid: tuple[int, ...]) -> int:
+    return index[0] + grid[0] * (index[1] + grid[1] * index[2])
+
+
+def _current_program(builder: Any, launch: Launch) -> int:
+    """Linear id of the program that is running: the grid loop counts the sampled ones, their list knows the id."""
+    if launch.sample is not None:
+        return launch.sample.programs[builder.grid_idx[0]]
+    return _linear(builder.grid_idx, launch.grid)
+
+
+def _count_accesses(builder: Any, trace: KernelTrace) -> None:
+    """Stand over the builder's four memory operations. Their further arguments differ between Triton 3.6 and 3.9."""
+
+    def add(pointers: Any, mask: Any, *, load: bool, store: bool) -> None:
+        elements = pointers.data.size
+        if mask is not None:
+            elements = int(np.count_nonzero(np.broadcast_to(mask.data, pointers.data.shape)))
+        size = elements * max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        launch = trace.launches[-1]
+        program = _current_program(builder, launch)
+        for counted, bytes_of in ((load, launch.loads), (store, launch.stores)):
+            if counted:
+                bytes_of[program] = bytes_of.get(program, 0) + size
+
+    masked_load, masked_store = builder.create_masked_load, builder.create_masked_store
+    atomic_rmw, atomic_cas = builder.create_atomic_rmw, builder.create_atomic_cas
+
+    def counted_load(pointers: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
+        add(pointers, mask, load=True, store=False)
+        return masked_load(pointers, mask, *args, **kwargs)
+
+    def counted_store(pointers: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
+        add(pointers, mask, load=False, store=True)
+        return masked_store(pointers, value, mask, *args, **kwargs)
+
+    def counted_rmw(operation: Any, pointers: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
+        add(pointers, mask, load=True, store=True)
+        return atomic_rmw(operation, pointers, value, mask, *args, **kwargs)
+
+    def counted_cas(pointers: Any, *args: Any, **kwargs: Any) -> Any:
+        add(pointers, None, load=True, store=True)
+        return atomic_cas(pointers, *args, **kwargs)
+
+    builder.create_masked_load, builder.create_masked_store = counted_load, counted_store
+    builder.create_atomic_rmw, builder.create_atomic_cas = counted_rmw, counted_cas
+
+
+def _recording_run(
+    run: Callable[..., Any], builder: Any, trace: KernelTrace, samples: Mapping[str, ProgramSample]
+) -> Callable[..., Any]:
+    """Wrap ``InterpretedFunction.run``: note each launch, and shrink the grid of a sampled one to its programs."""
+
+    def recording_run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        if warmup:
+            return run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+
+        def chosen_grid(bound: Any) -> tuple[int, ...]:
+            given = tuple(int(size) for size in (grid(bound) if callable(grid) else grid))
+            x, y, z = (*given, 1, 1)[:3]
+            launch = Launch(kernel.__name__, (x, y, z), samples.get(kernel.__name__))
+            if launch.sample is not None and launch.sample.programs_total != launch.programs_total:
+                stands_for, total = launch.sample.programs_total, launch.programs_total
+                raise RuntimeError(f"the sample of {launch.kernel} is for {stands_for} programs, the launch has {total}")
+            trace.launches.append(launch)
+            _show_true_grid(builder, launch)
+            return launch.grid if launch.sample is None else (len(launch.sample.programs),)
+
+        return run(kernel, *args, grid=chosen_grid, warmup=warmup, **kwargs)
+
+    return recording_run
+
+
+def _show_true_grid(builder: Any, launch: Launch) -> None:
+    """Let the programs of a sampled launch see their true ids and the true grid; leave a whole launch alone."""
+    for name in ("create_get_program_id", "create_get_num_programs"):
+        vars(builder).pop(name, None)
+    if launch.sample is None:
+        return
+    program_id, num_programs = builder.create_get_program_id, builder.create_get_num_programs
+    steps = (1, launch.grid[0], launch.grid[0] * launch.grid[1])
+
+    def replaced(handle: Any, value: int) -> Any:
+        return type(handle)(np.array([value], dtype=np.int32), handle.dtype)
+
+    def true_program_id(axis: int) -> Any:
+        program = _current_program(builder, launch)
+        return replaced(program_id(axis), program // steps[axis] % launch.grid[axis])
+
+    def true_num_programs(axis: int) -> Any:
+        return replaced(num_programs(axis), launch.grid[axis])
+
+    builder.create_get_program_id = true_program_id
+    builder.create_get_num_programs = true_num_programs

@@ -1,0 +1,136 @@
+"""Launches the FlashAttention forward kernel as one PyTorch operator, ``attnbench::flash_forward``. In: q, k, v, a problem. Out: out, lse.
+
+On CUDA the kernel is compiled; on the CPU it runs under Triton's interpreter alone, where ``TRITON_INTERPRET=1`` must be set before triton
+is imported. Fake tensors, byte counters and FLOP counters see one operator.
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+from torch.utils.flop_counter import register_flop_formula
+from triton.runtime import JITFunction
+
+from attnbench.contract.implementation import AttentionOutput
+from attnbench.contract.problem import Problem
+
+from ._flash_cost import effective_band, is_empty
+from ._flash_kernel import flash_forward_kernel
+from ._flash_tiles import padded_width, tile_for
+
+LOG2_E = math.log2(math.e)
+
+
+def flash_forward(q: Tensor, k: Tensor, v: Tensor, *, problem: Problem) -> AttentionOutput:
+    """``softmax(q kᵀ · scale + band mask) v`` and its ``lse`` in float32, tile by tile, without ever holding the scores.
+
+    q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]``, any strides → out ``[B, H, Sq, Dv]``, lse ``[B, H, Sq]``. Rows that see
+    no key give 0 and -inf; keys that no query sees are never read. Source: FlashAttention-2, arXiv 2307.08691.
+
+    Raises:
+        RuntimeError: gradients are asked for, or the tensors are on the CPU and triton is not in interpreter mode.
+    """
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        raise RuntimeError("the FlashAttention kernel has no backward pass; call it under torch.no_grad()")
+    band = effective_band(problem)
+    out, lse = flash_forward_operator(
+        q,
+        k,
+        v,
+        problem.query_starts,
+        problem.key_limits,
+        band.left,
+        band.right,
+        problem.softmax_scale,
+        tile_for(problem),
+    )
+    return AttentionOutput(out, lse)
+
+
+@torch.library.custom_op("attnbench::flash_forward", mutates_args=())
+def flash_forward_operator(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    query_starts: Sequence[int],
+    key_limits: Sequence[int],
+    left: int | None,
+    right: int | None,
+    scale: float,
+    tile: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    """Launch the kernel; ``tile`` is ``(block_q, block_k, num_warps, num_stages)``."""
+    interpreted = not isinstance(flash_forward_kernel, JITFunction)
+    if q.device.type == "cpu" and not interpreted:
+        raise RuntimeError(
+            "on the CPU this Triton kernel runs in the interpreter only: set TRITON_INTERPRET=1 before triton is imported"
+        )
+    batch, num_heads, seqlen_q, head_dim = q.shape
+    value_dim = v.shape[3]
+    shape = (batch, num_heads, seqlen_q)
+    if 0 in (batch, seqlen_q, k.shape[2]):
+        return q.new_zeros(*shape, value_dim), q.new_full(shape, -math.inf, dtype=torch.float32)
+    # NaN where the interpreter runs a sample of the programs: a row that nobody computed must not pass for a result.
+    filling = math.nan if interpreted else None
+    out, lse = _allocate(q, (*shape, value_dim), q.dtype, filling), _allocate(q, shape, torch.float32, filling)
+    block_q, block_k, num_warps, num_stages = tile
+    programs = -(-seqlen_q // block_q) * batch * num_heads
+    with torch.cuda.device(q.device) if q.device.type == "cuda" else nullcontext():
+        flash_forward_kernel[(programs,)](
+            q,
+            k,
+            v,
+            out,
+            lse,
+            _bounds(tuple(query_starts), tuple(key_limits), q.device),
+            *q.stride(),
+            *k.stride(),
+            *v.stride(),
+            num_heads,
+            num_heads // k.shape[1],
+            seqlen_q,
+            left or 0,
+            right or 0,
+            abs(scale or 1.0) * LOG2_E,
+            HEAD_DIM=head_dim,
+            VALUE_DIM=value_dim,
+            BLOCK_D=padded_width(head_dim),
+            BLOCK_DV=padded_width(value_dim),
+            BLOCK_Q=block_q,
+            BLOCK_K=block_k,
+            HAS_LEFT=left is not None,
+            HAS_RIGHT=right is not None,
+            QUERY_SIGN=(scale > 0) - (scale < 0),
+            num_warps=num_warps,
+            num_stages=num_stages,
+            enable_fp_fusion=True,
+        )
+    return out, lse
+
+
+def _allocate(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype, filling: float | None) -> Tensor:
+    if filling is None:
+        return like.new_empty(shape, dtype=dtype)
+    return like.new_full(shape, filling, dtype=dtype)
+
+
+@lru_cache(maxsize=256)
+def _bounds(query_starts: tuple[int, ...], key_limits: tuple[int, ...], device: torch.device) -> Tensor:
+    """``[B, 2]`` int32 of first query position and number of keys: kept, so that a repeated call copies nothing to the device."""
+    return torch.tensor([query_starts, key_limits], dtype=torch.int32).t().contiguous().to(device)
+
+
+@flash_forward_operator.register_fake
+def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@register_flop_formula(torch.ops.attnbench.flash_forward)
+def _dense_flops(q: Size, k: Size, v: Size, *_: Any, **__: Any) -> int:
+    """``q kᵀ`` and ``p v`` over all pairs, hidden ones included: how PyTorch's counter treats fused attention."""
+    batch, num_heads, seqlen_q, head_dim = q
+    return 2 * batch * num_heads * seqlen_q * k[2] * (head_dim + v[3])

@@ -1,0 +1,67 @@
+"""FlashAttention-2 forward in Triton: an online softmax over key tiles, so that memory grows with n and not with n².
+
+Compiled on CUDA; on the CPU the same source runs under Triton's interpreter, for numbers and bytes and never for a latency.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation, KernelSpec
+from attnbench.contract.problem import Problem
+from attnbench.contract.semantics import SOFTMAX
+
+from ._flash_cost import cost, sample_programs
+from ._flash_forward import flash_forward
+from ._flash_kernel import flash_forward_kernel
+from ._flash_tiles import OPTIONS, tile_faults
+
+WIDEST_HEAD = 256
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, problem: Problem, params: Mapping[str, Tensor] | None = None
+) -> AttentionOutput:
+    """``softmax(q kᵀ · scale + mask) v`` by the tiled kernel; see ``flash_forward``."""
+    return flash_forward(q, k, v, problem=problem)
+
+
+def unsupported(problem: Problem) -> list[str]:
+    """Return the limits of the kernel that the problem passes."""
+    reasons = [
+        f"{name}={width} is wider than the kernel's {WIDEST_HEAD}"
+        for name, width in (("head_dim", problem.head_dim), ("head_dim_v", problem.head_dim_v))
+        if width > WIDEST_HEAD
+    ]
+    if problem.device == "cpu" and problem.dtype == "bfloat16":
+        reasons.append("Triton's interpreter multiplies the bit patterns of bfloat16 (triton-lang/triton#11584)")
+    return reasons + tile_faults(problem)
+
+
+def execution(problem: Problem) -> str:
+    """``interpreted`` on the CPU, where the kernel has no latency worth the name."""
+    return "interpreted" if problem.device == "cpu" else "native"
+
+
+def _kernel() -> Any:
+    return flash_forward_kernel
+
+
+IMPLEMENTATION = Implementation(
+    name="triton-flash",
+    summary="FlashAttention-2 forward in Triton; scores stay on the chip, hidden tiles are skipped",
+    paper="FlashAttention-2, arXiv 2307.08691",
+    semantics=SOFTMAX,
+    supports=frozenset(
+        "cross-lengths decode device:cpu device:cuda dtype:bfloat16 dtype:float16 dtype:float32 grouped-heads key-lengths "
+        "lse mask:causal mask:full mask:sliding-window query-start scale value-dim".split()
+    ),
+    complexity=Complexity(time="O(n²·d)", memory="O(n·d)"),
+    attention=attention,
+    cost=cost,
+    unsupported=unsupported,
+    options=dict.fromkeys(OPTIONS),
+    execution=execution,
+    kernels=(KernelSpec(name="flash_forward_kernel", function=_kernel, sample_programs=sample_programs),),
+)
