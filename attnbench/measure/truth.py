@@ -1,0 +1,142 @@
+"""The float64 truth of a case, computed once and shared. In: a workload. Out: truth, baseline, the rows they hold, and error bounds.
+
+Cases that differ in the implementation alone have the same truth: with a folder it is kept there under a name made of all that it
+depends on, so one worker computes it and the others read it. Above a number of rows it is evaluated on sampled query rows; an upstream
+gradient that is zero elsewhere makes the gradients exact for those rows.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from attnbench.contract.hidden import zero_hidden
+from attnbench.contract.problem import Problem
+from attnbench.contract.semantics import Semantics, Truth, baseline, truth
+
+EDGES = (0, 1, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256)
+"""Rows at both sides of common tile borders, always in a sample."""
+
+
+class Yardstick(NamedTuple):
+    """What a result is measured by: ``truth`` and ``plain`` hold out and lse on ``rows`` (None: all), gradients whole."""
+
+    truth: Truth
+    plain: Truth
+    rows: Tensor | None
+    bounds: dict[str, float]
+
+
+def sample_rows(seqlen_q: int, limit: int, seed: int) -> Tensor | None:
+    """Return sorted query rows: tile borders, the last rows, and the rest drawn one from each of equal strata; None for all."""
+    if seqlen_q <= limit:
+        return None
+    chosen = {row for edge in EDGES for row in (edge, seqlen_q - 1 - edge) if 0 <= row < seqlen_q}
+    chosen = set(sorted(chosen)[:: max(1, -(-len(chosen) // limit))])
+    rest = max(0, limit - len(chosen))
+    generator = torch.Generator().manual_seed(seed)
+    edges = torch.linspace(0, seqlen_q, rest + 1, dtype=torch.float64)
+    drawn = edges[:-1] + torch.rand(rest, generator=generator, dtype=torch.float64) * edges.diff()
+    chosen |= {min(seqlen_q - 1, int(row)) for row in drawn}
+    return torch.tensor(sorted(chosen))
+
+
+def masked_gradient(grad_out: Tensor, rows: Tensor | None) -> Tensor:
+    """Return the upstream gradient ``[B, H, Sq, Dv]`` with every row outside ``rows`` zero."""
+    if rows is None:
+        return grad_out
+    kept = torch.zeros_like(grad_out)
+    here = rows.to(grad_out.device)
+    kept[:, :, here] = grad_out[:, :, here]
+    return kept
+
+
+def _name(semantics: Semantics, problem: Problem, inputs_key: str, rows: int, params: bool, maker: str) -> str:
+    p = problem
+    definition = [semantics.name, semantics.reference.__module__, getattr(semantics.reference, "__qualname__", "")]
+    identity = [
+        definition,
+        p.mask.to_dict(),
+        [p.batch, p.num_heads, p.num_kv_heads, p.seqlen_q, p.seqlen_k, p.head_dim, p.head_dim_v],
+        [p.dtype, p.device, p.scale, p.key_lengths, p.query_start, p.needs_gradients],
+        [inputs_key, rows, maker if params else ""],
+    ]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
+
+
+def _flatten(yardstick: Yardstick) -> dict[str, Tensor]:
+    parts = {f"truth.{name}": value for name, value in yardstick.truth._asdict().items()}
+    parts |= {f"plain.{name}": value for name, value in yardstick.plain._asdict().items()}
+    parts["rows"] = yardstick.rows
+    return {name: value.contiguous() for name, value in parts.items() if value is not None}
+
+
+def _unflatten(parts: Mapping[str, Tensor], bounds: dict[str, float]) -> Yardstick:
+    def one(which: str) -> Truth:
+        return Truth(*(parts.get(f"{which}.{field}") for field in Truth._fields))  # type: ignore[arg-type]
+
+    return Yardstick(one("truth"), one("plain"), parts.get("rows"), bounds)
+
+
+def _keep(folder: Path, name: str, parts: dict[str, Tensor]) -> None:
+    """Write whole or not at all; a full disk costs the sharing, not the case."""
+    unfinished = folder / f"{name}.{os.getpid()}.part"
+    with suppress(OSError, SafetensorError):
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(parts, unfinished)
+        unfinished.replace(folder / f"{name}.safetensors")
+    with suppress(OSError):
+        unfinished.unlink(missing_ok=True)
+
+
+def make_yardstick(
+    semantics: Semantics,
+    problem: Problem,
+    inputs: Mapping[str, Tensor],
+    *,
+    rows: Tensor | None,
+    params: Mapping[str, Tensor] | None = None,
+    folder: Path | None = None,
+    inputs_key: str = "",
+    maker: str = "",
+) -> Yardstick:
+    """Return truth and baseline for q, k, v (and ``grad_out``) on ``rows``, from ``folder`` if they are there.
+
+    Args:
+        semantics: what is computed.
+        problem: shapes and mask.
+        inputs: ``q``, ``k``, ``v``, and ``grad_out`` where gradients are wanted, on the CPU or the device.
+        rows: query rows to evaluate, None for all.
+        params: learned parts of the core.
+        folder: where truths are shared; None computes it anew.
+        inputs_key: names the numbers in ``inputs``.
+        maker: names what drew ``params``.
+    """
+    q, k, v = (inputs[name].detach() for name in ("q", "k", "v"))
+    grad_out = masked_gradient(inputs["grad_out"].detach(), rows) if problem.needs_gradients else None
+    bounds: dict[str, float] = {}
+    if semantics.bound is not None:
+        wide = [x.double() for x in (q, *zero_hidden(k, v, problem))]
+        bounds = semantics.bound(*wide, None if grad_out is None else grad_out.double(), problem)
+    count = problem.seqlen_q if rows is None else rows.numel()
+    name = _name(semantics, problem, inputs_key, count, params is not None, maker)
+    if folder is not None:
+        with suppress(OSError, SafetensorError):
+            return _unflatten(load_file(folder / f"{name}.safetensors", device=str(q.device)), bounds)
+    yardstick = Yardstick(
+        truth(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows, params=params),
+        baseline(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows, params=params),
+        rows,
+        bounds,
+    )
+    if folder is not None:
+        _keep(folder, name, _flatten(yardstick))
+    return yardstick
