@@ -1,3 +1,1 @@
-"""The Transformer that every implementation plugs into; in: a preset or a config and an implementation, out:
-a ``torch.nn.Module``.
-"""
+"""The Transformer that every implementation plugs into: config and implementation in, a module out."""

@@ -1,6 +1,4 @@
-"""From a preset or a config and the name of an implementation to a model, or to one layer of it, with weights
-drawn by name.
-"""
+"""A preset or a config and an implementation in, a model or one layer of it out, with its weights drawn."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,16 +29,24 @@ def build_model(
     options: Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> Transformer:
-    """A Transformer with ``implementation`` in every layer; ``overrides`` are fields of
-    ``TransformerConfig``.
+    """A Transformer with ``implementation`` in every layer; ``overrides`` are fields of the config.
 
-    Weights depend on ``seed`` and on their names alone: the same for every implementation, which may add
-    parameters of its own. ``options`` are the implementation's. Works on the meta device and under fake
-    tensors, where no weight is drawn. An implementation without a backward pass refuses calls that autograd
-    records: call the model under ``torch.no_grad()``.
+    Weights depend on ``seed`` and on their names alone: they are the same for every implementation, which may
+    add parameters of its own. Under fake tensors nothing is drawn. An implementation without a backward pass
+    refuses calls that autograd records: call the model under ``torch.no_grad()``.
 
-    Raises ``UsageError``: an unknown preset, field or implementation, an architecture that is not built yet,
-    or a form that the implementation does not support.
+    Args:
+        preset_or_config: a name of ``presets.toml``, or a ``TransformerConfig``.
+        implementation: a name, ``./file.py``, ``package.module:ATTRIBUTE``, or an ``Implementation``.
+        seed: of the weights.
+        dtype: of weights and activations; weights are drawn in float32 and rounded.
+        device: where the weights are.
+        options: options of the implementation.
+        overrides: fields of ``TransformerConfig`` that replace the preset's.
+
+    Raises:
+        UsageError: an unknown preset, field or implementation, an architecture that is not built yet, or a
+            form that the implementation does not support.
     """
     config = _config(preset_or_config, overrides)
     torch_dtype = _dtype(dtype)
@@ -60,8 +66,9 @@ def build_block(
     options: Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> TransformerBlock:
-    """One decoder layer of that Transformer, ``block(x [B, S, dim], lengths=None, state=None) -> (y,
-    state)``; as ``build_model``.
+    """One decoder layer of that Transformer: ``block(x, lengths=None, state=None) -> (y, state)``.
+
+    ``x`` and ``y`` are ``[B, S, dim]``; arguments and errors as in ``build_model``.
     """
     config = _config(preset_or_config, overrides)
     torch_dtype = _dtype(dtype)

@@ -1,9 +1,8 @@
-"""What a Transformer is made of, as plain data: ``TransformerConfig``, checked when it is made. Loads no
-torch.
-"""
+"""What a Transformer is made of, as plain data: fields in, a checked config out. Loads no torch."""
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
@@ -50,7 +49,8 @@ class TransformerConfig:
     the encoder's. ``cross_implementation`` names what computes cross-attention where the implementation
     cannot.
 
-    Raises ``UsageError``, naming the field, what came and what is accepted.
+    Raises:
+        UsageError: a field that cannot be; it names the field, what came and what is accepted.
     """
 
     architecture: Architecture = "decoder-only"
@@ -108,7 +108,7 @@ class TransformerConfig:
         for name in ("mask", "encoder_mask"):
             object.__setattr__(self, name, mask_from(getattr(self, name)))
 
-    def _derived(self) -> dict[str, Any]:
+    def _derived(self) -> dict[str, Callable[[], int]]:
         """The rule of each size that may be left at 0, in the order in which they build on each other."""
         return {
             "num_kv_heads": lambda: self.num_heads,
@@ -119,9 +119,7 @@ class TransformerConfig:
         }
 
     def replace(self, **changes: Any) -> Self:
-        """The same Transformer with some fields changed; a size that stood at its derived number is derived
-        anew.
-        """
+        """The same with some fields changed; a size that stood at its derived number is derived anew."""
         unknown = sorted(set(changes) - {item.name for item in dataclasses.fields(self)})
         if unknown:
             known = [item.name for item in dataclasses.fields(self)]

@@ -32,8 +32,9 @@ class Embedding(nn.Embedding):
 
 
 def make_norm(config: TransformerConfig, *, dtype: torch.dtype, device: str) -> nn.Module:
-    """LayerNorm ``(x - mean) / sqrt(var + eps) * w + b``, or RMSNorm ``x / sqrt(mean(x^2) + eps) * w`` (arXiv
-    1910.07467).
+    """LayerNorm ``(x - mean) / sqrt(var + eps) * w + b``, or RMSNorm ``x / sqrt(mean(x^2) + eps) * w``.
+
+    Sources: arXiv 1607.06450, arXiv 1910.07467.
     """
     if config.norm == "layernorm":
         return nn.LayerNorm(config.dim, eps=config.norm_eps, dtype=dtype, device=device)
@@ -41,9 +42,7 @@ def make_norm(config: TransformerConfig, *, dtype: torch.dtype, device: str) -> 
 
 
 class FeedForward(nn.Module):
-    """``down(act(up(x)))``, or ``down(silu(gate(x)) * up(x))`` for swiglu: ``[B, S, dim]`` in and out, each
-    position by itself.
-    """
+    """``down(act(up(x)))``, or ``down(silu(gate(x)) * up(x))`` for swiglu, at each position by itself."""
 
     def __init__(self, config: TransformerConfig, *, dtype: torch.dtype, device: str) -> None:
         super().__init__()

@@ -10,11 +10,12 @@ Lengths = Sequence[int] | Tensor
 
 
 def row_lengths(lengths: Lengths | None, batch: int, longest: int) -> tuple[int, ...]:
-    """The number of valid positions of each row; ``longest`` for every row if ``lengths`` is None. Rows are
-    padded at their end.
+    """The number of valid positions of each row, ``longest`` for all if ``lengths`` is None.
 
-    Kept as plain integers, so that no layer has to ask a device for them. Raises ``UsageError`` unless there
-    is one length a row, each a whole number from 0 to ``longest``.
+    Rows are padded at their end. Lengths are kept as plain integers, so that no layer has to ask a device.
+
+    Raises:
+        UsageError: not one whole number from 0 to ``longest`` for each row.
     """
     if lengths is None:
         return (longest,) * batch

@@ -1,6 +1,4 @@
-"""The mixer round every q/k/v core: projections, heads, rotary positions and the state of decoding; ``[B, S,
-dim]`` in and out.
-"""
+"""The mixer round every q/k/v core: projections, heads, rotary positions, state; ``[B, S, dim]`` in, out."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +33,8 @@ class AttentionMixer(nn.Module):
     parts are the parameters ``core.*``, drawn from ``generator``. ``head_dim_v`` is ``head_dim`` and
     ``out_bias`` is ``config.bias`` unless given. Layers of one model share a ``table`` of rotary positions.
 
-    Raises ``UsageError`` if the implementation does not support such a problem.
+    Raises:
+        UsageError: the implementation does not support what it is given, here or in ``forward``.
     """
 
     def __init__(
@@ -202,4 +201,4 @@ class AttentionMixer(nn.Module):
 
 def rotary_positions(head_dim: int, base: float) -> PositionTable:
     """The table of ``rotary_table`` for one head width and base."""
-    return PositionTable(lambda num_positions, device: rotary_table(num_positions, head_dim, base, device))
+    return PositionTable(partial(rotary_table, head_dim=head_dim, base=base))

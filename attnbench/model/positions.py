@@ -12,10 +12,9 @@ from torch import Tensor
 
 
 def sinusoidal_table(num_positions: int, dim: int, device: torch.device | str = "cpu") -> Tensor:
-    """``PE(p, 2i) = sin(p / 10000^(2i/dim))``, ``PE(p, 2i+1) = cos`` of the same; ``[num_positions, dim]``,
-    float64 (arXiv 1706.03762).
+    """``PE(p, 2i) = sin(p / 10000^(2i/dim))``, ``PE(p, 2i+1) = cos`` of the same, in float64.
 
-    An odd ``dim`` ends on a sine.
+    Returns ``[num_positions, dim]``; an odd ``dim`` ends on a sine. Source: arXiv 1706.03762, section 3.5.
     """
     pairs = (dim + 1) // 2
     angles = _angles(num_positions, pairs, dim, 10000.0, device)
@@ -25,8 +24,9 @@ def sinusoidal_table(num_positions: int, dim: int, device: torch.device | str = 
 def rotary_table(
     num_positions: int, head_dim: int, base: float, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """``cos(p * base^(-2i/D))`` in the first D/2 columns and ``sin`` in the others; ``[num_positions, D]``,
-    float64 (arXiv 2104.09864).
+    """``cos(p * base^(-2i/D))`` in the first D/2 columns, ``sin`` of the same in the others, in float64.
+
+    Returns ``[num_positions, head_dim]``. Source: RoFormer, arXiv 2104.09864.
     """
     angles = _angles(num_positions, head_dim // 2, head_dim, base, device)
     return torch.cat((angles.cos(), angles.sin()), dim=-1)
@@ -39,10 +39,10 @@ def _angles(num_positions: int, pairs: int, dim: int, base: float, device: torch
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """Turn each pair ``(x_i, x_{i+D/2})`` of ``x[B, H, S, D]`` by its angle in ``table[S, D]`` or ``[B, S,
-    D]``; same shape and dtype as ``x``.
+    """Turn each pair ``(x_i, x_{i+D/2})`` by its angle.
 
-    Computed in the table's dtype. Pairs lie half a head apart, as in the published weights of LLaMA and Qwen.
+    ``x [B, H, S, D]`` with a ``table`` of ``rotary_table``'s rows, ``[S, D]`` or ``[B, S, D]``. Computed in the table's dtype, returned in that of ``x``. Pairs lie half a head apart, as in the published
+    weights of LLaMA and Qwen.
     """
     cos, sin = (table if table.ndim == 2 else table.unsqueeze(1)).chunk(2, dim=-1)
     first, second = x.to(table.dtype).chunk(2, dim=-1)
@@ -50,11 +50,9 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 
 class PositionTable:
-    """Rows of a table by position, grown on demand; ``make(num_positions, device)`` gives the table in
-    float64.
-    """
+    """Rows of a table by position, grown on demand; ``make(num_positions, device=…)`` gives it in float64."""
 
-    def __init__(self, make: Callable[[int, torch.device], Tensor]) -> None:
+    def __init__(self, make: Callable[..., Tensor]) -> None:
         self._make = make
         self._table: Tensor | None = None
 
@@ -78,11 +76,11 @@ class PositionTable:
         kept = self._table
         if type(like) is not torch.Tensor:
             # A fake or traced tensor must neither meet the kept table nor become it.
-            return self._make(num_positions, like.device).to(dtype)
+            return self._make(num_positions, device=like.device).to(dtype)
         if kept is None or kept.dtype != dtype or kept.device != like.device or len(kept) < num_positions:
             # Twice as many as needed, so that decoding token by token rarely rebuilds; made outside inference
             # mode, since a table made inside could not be used by a later call that differentiates.
             with torch.inference_mode(False), torch.no_grad():
-                kept = self._make(2 * num_positions, like.device).to(dtype)
+                kept = self._make(2 * num_positions, device=like.device).to(dtype)
             self._table = kept
         return kept

@@ -1,6 +1,4 @@
-"""Real text that every Python brings along: the bytes of the standard library's own sources, as tokens 0 …
-255.
-"""
+"""Real text that every Python brings along: the bytes of its standard library's sources, as tokens 0…255."""
 
 import sysconfig
 from functools import cache
@@ -14,10 +12,10 @@ from attnbench.contract.errors import UsageError
 
 @cache
 def stdlib_bytes() -> bytes:
-    """The top-level modules of the standard library, one after the other in the order of their names (4 to 5
-    MB).
+    """The standard library's top-level modules, one after the other in the order of their names (4 to 5 MB).
 
-    Raises ``UsageError`` where this Python was installed without its sources.
+    Raises:
+        UsageError: this Python was installed without its sources.
     """
     folder = Path(sysconfig.get_path("stdlib"))
     text = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
@@ -27,8 +25,10 @@ def stdlib_bytes() -> bytes:
 
 
 def stdlib_tokens(batch: int, seqlen: int, seed: int = 0) -> Tensor:
-    """``batch`` passages of ``seqlen`` bytes from the standard library's sources; int64 ``[batch, seqlen]``,
-    the same for the same seed.
+    """Passages of the standard library's sources, int64 ``[batch, seqlen]``; the same for the same seed.
+
+    Raises:
+        UsageError: there are no sources, or fewer bytes than ``seqlen``.
     """
     text = stdlib_bytes()
     if batch < 0 or not 0 <= seqlen <= len(text):

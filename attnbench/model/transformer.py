@@ -21,16 +21,12 @@ from .positions import PositionTable, sinusoidal_table
 from .weights import is_real
 
 MixerFactory = Callable[[str], nn.Module]
-"""Makes the mixer of one place, such as ``decoder.layers.0.mixer``: a module with
-``attnbench.contract.mixers.Mixer``'s interface.
-"""
+"""Makes the mixer of one place, such as ``decoder.layers.0.mixer``."""
 
 
 @dataclass
 class TransformerState:
-    """What a model remembers while it decodes: one state for each layer's mixer, and the positions each batch
-    row has filled.
-    """
+    """What a decoding model remembers: a state for each layer, and how many positions each row has filled."""
 
     layers: list[Any]
     lengths: tuple[int, ...]
@@ -38,8 +34,10 @@ class TransformerState:
 
 
 class TransformerBlock(nn.Module):
-    """One layer: ``x + mixer(norm(x))``, then ``x + ffn(norm(x))`` (pre-norm), or ``norm(x + mixer(x))``,
-    ``norm(x + ffn(x))`` (post-norm).
+    """One layer: a mixer, then a feed-forward network, each with a norm and a residual connection.
+
+    Pre-norm: ``x + mixer(norm(x))``, ``x + ffn(norm(x))``. Post-norm: ``norm(x + mixer(x))``,
+    ``norm(x + ffn(x))``.
     """
 
     def __init__(
@@ -53,9 +51,7 @@ class TransformerBlock(nn.Module):
         self.ffn = FeedForward(config, dtype=dtype, device=device)
 
     def forward(self, x: Tensor, lengths: Lengths | None = None, state: Any = None) -> tuple[Tensor, Any]:
-        """Map ``x [B, S, dim]`` to the same shape; returns the state of the mixer beside it, None if none was
-        given.
-        """
+        """Map ``x [B, S, dim]`` to the same shape; beside it the mixer's state, None if none was given."""
         if self.pre_norm:
             mixed, state = self.mixer(self.mixer_norm(x), lengths=lengths, state=state)
             x = x + mixed
@@ -150,16 +146,16 @@ class Transformer(nn.Module):
     def forward(
         self, tokens: Tensor, lengths: Lengths | None = None, state: TransformerState | None = None
     ) -> Tensor:
-        """Logits ``[B, S, vocab]`` of the token that follows each position of ``tokens [B, S]`` (integers
-        from 0 to vocab - 1).
+        """Logits ``[B, S, vocab]`` of the token that follows each position of ``tokens [B, S]``.
 
         With a ``state`` of ``new_state`` the tokens continue what the state holds, and the state moves on in
         place: a sequence in pieces gives the same logits as in one pass. ``lengths`` then counts the valid
         tokens of this piece.
 
-        Raises ``UsageError`` for tokens of another shape, type or range (the range is checked on the CPU
-        only, where it costs no synchronisation), lengths that do not fit, and positions beyond a learned
-        table or the state.
+        Raises:
+            UsageError: tokens of another shape, type or range (the range is looked at on the CPU only, where
+                that costs no synchronisation), lengths that do not fit, positions beyond a learned table or
+                the state.
         """
         return self.logits(self.features(tokens, lengths, state))
 
@@ -229,20 +225,22 @@ class Transformer(nn.Module):
         temperature: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The tokens that follow each row of the prompt ``tokens [B, S]``: ``[B, max_new_tokens]``, without
-        the prompt.
+        """The tokens that follow each row of the prompt ``tokens [B, S]``, as ``[B, max_new_tokens]``.
 
         Greedy at ``temperature`` 0; otherwise drawn from ``softmax(logits / temperature)``. The prompt is
-        read in one piece, then one token a step. Raises ``UsageError`` for an empty prompt row, a negative
-        number or temperature, and as ``forward`` does.
+        read in one piece, then one token a step.
+
+        Raises:
+            UsageError: an empty prompt row, a negative number or temperature, and what ``forward`` refuses.
         """
+        self._check(tokens)
         batch, seqlen = tokens.shape
         valid = row_lengths(lengths, batch, seqlen)
         if min(valid, default=1) < 1:
             raise UsageError("tokens: every row of a prompt needs at least one token")
         if max_new_tokens < 0 or temperature < 0:
             raise UsageError(f"max_new_tokens, temperature: not below 0, got {max_new_tokens}, {temperature}")
-        state = self.new_state(batch, max(valid, default=0) + max_new_tokens)
+        state = self.new_state(batch, max(valid, default=0) + max(max_new_tokens - 1, 0))
         chosen: list[Tensor] = []
         piece, counts = tokens, lengths
         for _ in range(max_new_tokens):

@@ -1,6 +1,4 @@
-"""Weights that depend on the seed and the name of each parameter alone, so that every implementation gets the
-same ones.
-"""
+"""Weights drawn by seed and name alone, so that every implementation gets the same. In: a module, a seed."""
 
 import hashlib
 
@@ -11,9 +9,7 @@ from .layers import Embedding, Linear
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:
-    """A CPU generator of its own for one name: what is drawn for others, or is not there at all, changes
-    nothing.
-    """
+    """A CPU generator of its own for one name: what is drawn for other names changes nothing."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
@@ -25,8 +21,7 @@ def is_real(tensor: Tensor) -> bool:
 
 @torch.no_grad()
 def draw_weights(root: nn.Module, *, seed: int, depth: int) -> None:
-    """Draw every matrix of ``Linear`` and ``Embedding`` from ``N(0, 1 / columns)`` in float32 and zero the
-    biases.
+    """Draw each matrix of ``Linear`` and ``Embedding`` from ``N(0, 1 / columns)`` in float32; biases are 0.
 
     Projections back into the residual stream are divided by ``sqrt(2 * depth)``, so that its variance does
     not grow with depth (GPT-2). Mixers that bring modules of other classes have drawn them themselves.
