@@ -94,17 +94,21 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
         ``level[:preset]/implementation[,option=value…]/mode/mask/lengths/shape/dtype/device[/key=value…]``
         """
-        return "/".join([
-            self.level + (f":{_quoted(self.preset)}" if self.preset is not None else ""),
-            ",".join([_quoted(self.implementation), *_option_parts(self.options)]),
-            self.mode,
-            _quoted(mask_from(self.mask).slug),
-            self._lengths_part(),
-            self._shape_part(),
-            self.dtype,
-            self.device,
-            *self._other_parts(),
-        ])  # fmt: skip
+        return "/".join(self.id_parts().values())
+
+    def id_parts(self) -> dict[str, str]:
+        """Return the parts of the id by what they say; for tables that show what differs."""
+        return {
+            "level": self.level + (f":{_quoted(self.preset)}" if self.preset is not None else ""),
+            "implementation": ",".join([quote(self.implementation, safe=":#"), *_option_parts(self.options)]),
+            "mode": self.mode,
+            "mask": _quoted(mask_from(self.mask).slug),
+            "seqlen": self._lengths_part(),
+            "shape": self._shape_part(),
+            "dtype": self.dtype,
+            "device": self.device,
+            **self._other_parts(),
+        }
 
     def _lengths_part(self) -> str:
         usual_q = 1 if self.mode == "decode" else self.seqlen_k
@@ -119,7 +123,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             parts.append(f"v{self.head_dim_v}")
         return "-".join(parts)
 
-    def _other_parts(self) -> list[str]:
+    def _other_parts(self) -> dict[str, str]:
         per_row = isinstance(self.query_start, tuple)
         starts = _numbers(self.query_start) if isinstance(self.query_start, tuple) else self.query_start
         named = {
@@ -132,7 +136,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "threads": self.threads,
             "compile": "true" if self.compile else None,
         }
-        return [f"{name}={value}" for name, value in named.items() if value is not None]
+        return {name: f"{name}={value}" for name, value in named.items() if value is not None}
 
     def problem(self) -> Problem:
         """Return the attention that is computed, at levels ``block`` and ``model`` the one of each layer.
