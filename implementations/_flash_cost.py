@@ -1,6 +1,7 @@
-"""What the FlashAttention kernel costs, in closed form, and which of its programs stand for all. In: a problem. Out: exact integers.
+"""What the FlashAttention kernel costs, and which programs stand for all. In: a problem. Out: exact integers.
 
-Letters: B batch, H query heads, G key/value heads, D and Dv widths, T query tiles. No quantity enumerates positions: all are sums over T.
+Letters: B batch, H query heads, D and Dv widths, T query tiles. Nothing enumerates positions; all sums run
+over T.
 """
 
 import numpy as np
@@ -24,7 +25,7 @@ def is_empty(problem: Problem) -> bool:
 
 
 def effective_band(problem: Problem) -> Band:
-    """Return the mask's band without the sides that hide nothing at these lengths (a window longer than the sequence is causal)."""
+    """Return the mask's band without sides that hide nothing: a window of the sequence's length is causal."""
     band = problem.mask.band()
     if band is None or is_empty(problem):
         return Band(None, None)
@@ -43,7 +44,7 @@ def _tile_rows(problem: Problem, tile: Tile) -> NDArray[np.int64]:
 
 
 def _keys_read(problem: Problem, tile: Tile, b: int) -> NDArray[np.int64]:
-    """Keys that each query tile of batch row ``b`` reads ``[T]``: those that one of its queries sees, each once."""
+    """Keys that each query tile of batch row ``b`` reads ``[T]``: those that one of its queries sees."""
     assert isinstance(problem.mask, BandMask)
     rows = _tile_rows(problem, tile)
     first = problem.query_starts[b] + tile.block_q * np.arange(len(rows), dtype=np.int64)
@@ -60,9 +61,9 @@ def _row_kinds(problem: Problem) -> dict[tuple[int, int], list[int]]:
 
 
 def requested_bytes(problem: Problem) -> int:
-    """Bytes that the kernel's loads and stores ask for: q, out and lse once, the keys and values of every query tile, two bounds a program.
+    """Bytes that the kernel's loads and stores ask for: keys and values for every query tile, the rest once.
 
-    ``Σ over programs of rows·(D + Dv)·size + 4·rows + keys_read·(D + Dv)·size + 8``
+    ``Σ over programs of (rows + keys_read)·(D + Dv)·size + 4·rows + 8``; the last two are lse and ``bounds``.
     """
     p = problem
     if is_empty(p):
@@ -70,19 +71,22 @@ def requested_bytes(problem: Problem) -> int:
     tile = tile_for(p)
     width_bytes = (p.head_dim + p.head_dim_v) * p.dtype_bytes
     tiles = len(_tile_rows(p, tile))
-    keys = sum(
-        len(same) * int(_keys_read(p, tile, same[0]).sum()) for same in _row_kinds(p).values()
-    )
+    keys = sum(len(same) * int(_keys_read(p, tile, same[0]).sum()) for same in _row_kinds(p).values())
     rows = p.batch * p.num_heads * p.seqlen_q
-    return (rows + p.num_heads * keys) * width_bytes + rows * LSE_BYTES + p.batch * p.num_heads * tiles * BOUNDS_BYTES
+    return (
+        (rows + p.num_heads * keys) * width_bytes
+        + rows * LSE_BYTES
+        + p.batch * p.num_heads * tiles * BOUNDS_BYTES
+    )
 
 
 def cost(problem: Problem) -> Cost:
     """Exact counts of one forward call.
 
-    Executed FLOPs are whole tiles with the head padded to a power of two: ``2 · visited · block_q · block_k · (pad(D) + pad(Dv))``. A
-    visited tile evaluates ``block_q · (block_k + 1)`` exponentials: one a pair and one to rescale each row. The one operator reads q, k
-    and v and writes out and lse; it allocates nothing else (``bounds``, 8 bytes a batch row, stays from the first call on).
+    Executed FLOPs are whole tiles with heads padded to a power of two: ``2·visited·block_q·block_k·(pad(D) +
+    pad(Dv))``. A visited tile evaluates ``block_q·(block_k + 1)`` exponentials: one a pair and one to rescale
+    each row. The one operator reads q, k and v, writes out and lse and allocates nothing else (``bounds``, 8
+    bytes a batch row, is kept).
     """
     p = problem
     tile = tile_for(p)
@@ -123,10 +127,12 @@ def _leading_pairs(problem: Problem) -> str:
 
 
 def sample_programs(problem: Problem) -> ProgramSample:
-    """Return the programs from which the bytes of all follow: of every run of query tiles on one line the first, the last and one between.
+    """Return the programs from which the bytes of all follow: both ends of every line of query tiles.
 
-    The keys that a tile reads are a difference of two clamped lines, so the runs are few: one under a causal mask, two or three under a
-    window, one more for a tail. Batch rows of one kind and all heads move the same; head 0 of the first row of each kind is run.
+    The keys that a tile reads are a difference of two clamped lines, so the lines are few: one under a causal
+    mask, two or three under a window, one more for a tail. Where the bytes change along a line, the program
+    in its middle is run too, as a check. All heads, and batch rows of one kind, move the same: head 0 of the
+    first such row is run.
     """
     p = problem
     if is_empty(p):
@@ -138,8 +144,10 @@ def sample_programs(problem: Problem) -> ProgramSample:
     for same in _row_kinds(p).values():
         b = same[0]
         base = b * p.num_heads * tiles
-        for first, last in _lines(np.stack([_keys_read(p, tile, b), rows])):
-            chosen = sorted({first, (first + last) // 2, last})
+        keys = _keys_read(p, tile, b)
+        for first, last in _lines(np.stack([keys, rows])):
+            level = keys[first] == keys[last]
+            chosen = sorted({first, last} if level else {first, (first + last) // 2, last})
             probes = tuple(Probe(t - first, base + tiles - 1 - t) for t in chosen)
             pieces.append(Progression(last - first + 1, p.num_heads * len(same), probes))
             computed += [RowRange(b, 0, t * tile.block_q, t * tile.block_q + int(rows[t])) for t in chosen]
@@ -147,7 +155,7 @@ def sample_programs(problem: Problem) -> ProgramSample:
 
 
 def _lines(values: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Cut the columns of ``values [quantity, T]`` into the longest runs ``first … last`` in which every quantity is a line."""
+    """Cut the columns of ``values [quantity, T]`` into runs ``first … last`` where every quantity is a line."""
     steps = np.diff(values, axis=1)
     turns = np.flatnonzero((np.diff(steps, axis=1) != 0).any(axis=0)) + 1
     runs, first = [], 0

@@ -1,7 +1,7 @@
-"""Launches the FlashAttention forward kernel as one PyTorch operator, ``attnbench::flash_forward``. In: q, k, v, a problem. Out: out, lse.
+"""The FlashAttention forward kernel as one operator, ``attnbench::flash_forward``. In: q, k, v. Out: out, lse.
 
-On CUDA the kernel is compiled; on the CPU it runs under Triton's interpreter alone, where ``TRITON_INTERPRET=1`` must be set before triton
-is imported. Fake tensors, byte counters and FLOP counters see one operator.
+On CUDA the kernel is compiled; on the CPU it runs in Triton's interpreter alone, where ``TRITON_INTERPRET=1``
+must be set before triton is imported. Fake tensors, byte counters and FLOP counters see one operator.
 """
 
 import math
@@ -18,7 +18,7 @@ from triton.runtime import JITFunction
 from attnbench.contract.implementation import AttentionOutput
 from attnbench.contract.problem import Problem
 
-from ._flash_cost import effective_band, is_empty
+from ._flash_cost import effective_band
 from ._flash_kernel import flash_forward_kernel
 from ._flash_tiles import padded_width, tile_for
 
@@ -26,13 +26,14 @@ LOG2_E = math.log2(math.e)
 
 
 def flash_forward(q: Tensor, k: Tensor, v: Tensor, *, problem: Problem) -> AttentionOutput:
-    """``softmax(q kᵀ · scale + band mask) v`` and its ``lse`` in float32, tile by tile, without ever holding the scores.
+    """``softmax(q kᵀ · scale + mask) v`` and its float32 ``lse``, tile by tile; the scores are never held.
 
-    q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]``, any strides → out ``[B, H, Sq, Dv]``, lse ``[B, H, Sq]``. Rows that see
-    no key give 0 and -inf; keys that no query sees are never read. Source: FlashAttention-2, arXiv 2307.08691.
+    q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]``, any strides → out ``[B, H, Sq, Dv]``, lse
+    ``[B, H, Sq]``. Rows that see no key give 0 and -inf; keys that no query sees are never read.
+    Source: FlashAttention-2, arXiv 2307.08691.
 
     Raises:
-        RuntimeError: gradients are asked for, or the tensors are on the CPU and triton is not in interpreter mode.
+        RuntimeError: gradients are asked for, or the tensors are on the CPU and triton does not interpret.
     """
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise RuntimeError("the FlashAttention kernel has no backward pass; call it under torch.no_grad()")
@@ -67,16 +68,19 @@ def flash_forward_operator(
     interpreted = not isinstance(flash_forward_kernel, JITFunction)
     if q.device.type == "cpu" and not interpreted:
         raise RuntimeError(
-            "on the CPU this Triton kernel runs in the interpreter only: set TRITON_INTERPRET=1 before triton is imported"
+            "on the CPU a Triton kernel needs the interpreter: set TRITON_INTERPRET=1 before importing triton"
         )
     batch, num_heads, seqlen_q, head_dim = q.shape
     value_dim = v.shape[3]
     shape = (batch, num_heads, seqlen_q)
     if 0 in (batch, seqlen_q, k.shape[2]):
         return q.new_zeros(*shape, value_dim), q.new_full(shape, -math.inf, dtype=torch.float32)
-    # NaN where the interpreter runs a sample of the programs: a row that nobody computed must not pass for a result.
+    # The interpreter may run a sample of the programs: a row that none computed must not pass for a result.
     filling = math.nan if interpreted else None
-    out, lse = _allocate(q, (*shape, value_dim), q.dtype, filling), _allocate(q, shape, torch.float32, filling)
+    out, lse = (
+        _allocate(q, (*shape, value_dim), q.dtype, filling),
+        _allocate(q, shape, torch.float32, filling),
+    )
     block_q, block_k, num_warps, num_stages = tile
     programs = -(-seqlen_q // block_q) * batch * num_heads
     with torch.cuda.device(q.device) if q.device.type == "cuda" else nullcontext():
@@ -120,7 +124,7 @@ def _allocate(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype, filling:
 
 @lru_cache(maxsize=256)
 def _bounds(query_starts: tuple[int, ...], key_limits: tuple[int, ...], device: torch.device) -> Tensor:
-    """``[B, 2]`` int32 of first query position and number of keys: kept, so that a repeated call copies nothing to the device."""
+    """First query position and number of keys, ``[B, 2]`` int32; kept, so that a second call copies nothing."""
     return torch.tensor([query_starts, key_limits], dtype=torch.int32).t().contiguous().to(device)
 
 
@@ -131,6 +135,6 @@ def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 @register_flop_formula(torch.ops.attnbench.flash_forward)
 def _dense_flops(q: Size, k: Size, v: Size, *_: Any, **__: Any) -> int:
-    """``q kᵀ`` and ``p v`` over all pairs, hidden ones included: how PyTorch's counter treats fused attention."""
+    """``q kᵀ`` and ``p v`` over all pairs, hidden ones too: how PyTorch's counter treats fused attention."""
     batch, num_heads, seqlen_q, head_dim = q
     return 2 * batch * num_heads * seqlen_q * k[2] * (head_dim + v[3])

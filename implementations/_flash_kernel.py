@@ -1,10 +1,14 @@
-"""The FlashAttention-2 forward kernel in Triton: one program per (batch row, query head, query tile). Imports triton alone.
+"""The FlashAttention-2 forward kernel in Triton: one program a (batch row, query head, query tile).
 
-In: q, k, v ``[B, H | G, S, D]`` by pointer and strides, and ``bounds[B, 2]`` (int32: absolute position of the first query, number of
-keys). Out: out ``[B, H, Sq, Dv]`` and lse ``[B, H, Sq]`` (float32, natural logarithm), both contiguous.
+In: q, k, v ``[B, H or G, S, D]`` by pointer and strides, and ``bounds[B, 2]`` (int32: absolute position of
+the first query, number of keys). Out: out ``[B, H, Sq, Dv]`` and lse ``[B, H, Sq]`` (float32, natural log),
+both contiguous.
 
-Source: FlashAttention-2, arXiv 2307.08691 (algorithm 1: queries outside, keys inside); online softmax, arXiv 1805.02867.
+Source: FlashAttention-2, arXiv 2307.08691 (queries outside, keys inside); online softmax, arXiv 1805.02867.
 """
+
+# Triton reads the annotations of a kernel, so its arguments cannot have ours.
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
 
 import triton
 import triton.language as tl
@@ -46,14 +50,15 @@ def flash_forward_kernel(
     HAS_RIGHT: tl.constexpr,
     QUERY_SIGN: tl.constexpr,
 ):
-    """softmax(q kᵀ · scale) v over the band ``-left <= k_pos - q_pos <= right`` and the first ``bounds[b, 1]`` keys.
+    """softmax(q kᵀ · scale) v over ``-left <= k_pos - q_pos <= right`` and the first ``bounds[b, 1]`` keys.
 
-    ``scale_log2`` is ``|scale| · log2(e)`` and positive: its sign (or a zero) is ``QUERY_SIGN``, so that the row maximum of the scaled
-    scores is the scaled row maximum.
+    ``scale_log2`` is ``|scale| · log2(e)`` and positive; the sign of scale (0 for none) is ``QUERY_SIGN``, so
+    that the maximum of the scaled scores is the scaled maximum.
     """
     num_tiles = (seqlen_q + BLOCK_Q - 1) // BLOCK_Q
     program = tl.program_id(0)
-    # Heads outside, tiles inside: programs that run together share keys in L2. Last tile first: under a causal mask it is the longest.
+    # Heads outside, tiles inside: programs that run together share keys in L2. The last tile first: it is the
+    # longest under a causal mask.
     tile = num_tiles - 1 - program % num_tiles
     head = program // num_tiles % num_heads
     batch = program // num_tiles // num_heads
@@ -123,7 +128,7 @@ def flash_forward_kernel(
                 k_ptrs = k_base + tl.cast(start, tl.int64) * stride_ks + k_offsets
                 v_ptrs = v_base + tl.cast(start, tl.int64) * stride_vs + v_offsets
                 k_pos = start + columns
-                # Keys that no query of this tile sees are not read: a probability of zero does not stop a NaN.
+                # Keys that no query of this tile sees are not read: a weight of zero does not stop a NaN.
                 seen = (k_pos >= lo) & (k_pos < hi)
                 if phase != 1:
                     k = tl.load(k_ptrs, mask=seen[None, :] & (dims[:, None] < HEAD_DIM), other=0.0)
@@ -142,9 +147,9 @@ def flash_forward_kernel(
                 new_max = tl.maximum(row_max, tl.max(scores, 1) * scale_log2)
                 shift = new_max
                 if phase != 1:
-                    # A row that has seen nothing yet: its maximum is -inf, and -inf - -inf would be NaN.
+                    # The maximum of a row that has seen nothing yet is -inf, and -inf - -inf would be NaN.
                     shift = tl.where(new_max == float("-inf"), 0.0, new_max)
-                # One rounding: at logits of 6e4 a product rounded before the subtraction is off by half a percent.
+                # Fused: a product rounded before the subtraction is off by half a percent at logits of 6e4.
                 p = tl.exp2(tl.fma(scores, scale_log2, -shift[:, None]))
                 rescale = tl.exp2(row_max - shift)
                 row_sum = row_sum * rescale + tl.sum(p, 1)

@@ -1,6 +1,7 @@
-"""FlashAttention-2 forward in Triton: an online softmax over key tiles, so that memory grows with n and not with n².
+"""FlashAttention-2 forward in Triton: an online softmax over key tiles; memory grows with n, not with n².
 
-Compiled on CUDA; on the CPU the same source runs under Triton's interpreter, for numbers and bytes and never for a latency.
+Compiled on CUDA; on the CPU the same source runs in Triton's interpreter, for numbers and bytes, never for a
+latency.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ def unsupported(problem: Problem) -> list[str]:
         if width > WIDEST_HEAD
     ]
     if problem.device == "cpu" and problem.dtype == "bfloat16":
-        reasons.append("Triton's interpreter multiplies the bit patterns of bfloat16 (triton-lang/triton#11584)")
+        reasons.append("Triton's interpreter multiplies bit patterns of bfloat16 (triton-lang/triton#11584)")
     return reasons + tile_faults(problem)
 
 
@@ -54,8 +55,24 @@ IMPLEMENTATION = Implementation(
     paper="FlashAttention-2, arXiv 2307.08691",
     semantics=SOFTMAX,
     supports=frozenset(
-        "cross-lengths decode device:cpu device:cuda dtype:bfloat16 dtype:float16 dtype:float32 grouped-heads key-lengths "
-        "lse mask:causal mask:full mask:sliding-window query-start scale value-dim".split()
+        {
+            "cross-lengths",
+            "decode",
+            "device:cpu",
+            "device:cuda",
+            "dtype:bfloat16",
+            "dtype:float16",
+            "dtype:float32",
+            "grouped-heads",
+            "key-lengths",
+            "lse",
+            "mask:causal",
+            "mask:full",
+            "mask:sliding-window",
+            "query-start",
+            "scale",
+            "value-dim",
+        }
     ),
     complexity=Complexity(time="O(n²·d)", memory="O(n·d)"),
     attention=attention,

@@ -1,7 +1,8 @@
-"""Which programs of a kernel's launch stand for all of them. In: what an implementation knows of its grid. Out: plain data for a tracer.
+"""Which programs of a kernel's launch stand for all of them. In: a kernel's grid. Out: plain data.
 
-Interpreting every program of a launch costs minutes at lengths where a few tell the rest: the bytes that a program requests are piecewise
-linear in its tile. A sample names the pieces; the tracer runs the probes of each, holds them to a line and adds the piece up exactly.
+Interpreting every program of a launch takes minutes at lengths where a few tell the rest: the bytes that a
+program requests are piecewise linear in its tile. A sample names the pieces; whoever traces the kernel runs
+the probes of each, holds them to a line and adds the piece up exactly.
 """
 
 from collections.abc import Mapping
@@ -10,21 +11,21 @@ from typing import NamedTuple
 
 
 class NotLinear(RuntimeError):
-    """A probe is off the line through its piece: the total of the sample would be wrong."""
+    """A probe is off the line through its piece, so the total of the sample would be wrong."""
 
 
 class Probe(NamedTuple):
-    """One program to run: its linear id in the launch grid (axis 0 fastest) and its index within its progression."""
+    """One program to run: its place in its progression, its linear id in the grid (axis 0 fastest)."""
 
-    index: int
+    place: int
     program: int
 
 
 @dataclass(frozen=True)
 class Progression:
-    """``count`` programs whose bytes form an arithmetic progression, and ``repeat`` such progressions in the launch (heads, batch rows).
+    """``count`` programs whose bytes form an arithmetic progression, ``repeat`` times in the launch.
 
-    The first probe is the first program of the progression and the last probe the last one (the same if ``count`` is 1).
+    The first probe is the progression's first program, the last probe its last (the same if ``count`` is 1).
     """
 
     count: int
@@ -37,11 +38,13 @@ class Progression:
         Raises:
             NotLinear: a probe does not lie on the line through the first and the last one.
         """
-        first, last = bytes_of[self.probes[0].program], bytes_of[self.probes[-1].program]
+        first, last = (bytes_of[probe.program] for probe in (self.probes[0], self.probes[-1]))
         steps = max(1, self.count - 1)
-        for probe in self.probes:
-            if (bytes_of[probe.program] - first) * steps != (last - first) * probe.index:
-                raise NotLinear(f"program {probe.program} moved {bytes_of[probe.program]} bytes, off the line of its tiles")
+        for place, program in self.probes:
+            if (bytes_of[program] - first) * steps != (last - first) * place:
+                raise NotLinear(
+                    f"program {program} moved {bytes_of[program]} bytes: off the line of its neighbours"
+                )
         return self.repeat * self.count * (first + last) // 2
 
 
@@ -56,7 +59,7 @@ class RowRange(NamedTuple):
 
 @dataclass(frozen=True)
 class ProgramSample:
-    """Which programs to run, how they add up to the whole launch, and which query rows they compute; the other rows stay NaN."""
+    """Which programs to run, how they add up, and the query rows they compute; other rows stay NaN."""
 
     progressions: tuple[Progression, ...]
     rows: tuple[RowRange, ...] = ()

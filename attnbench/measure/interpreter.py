@@ -1,8 +1,9 @@
-"""Bytes that Triton kernels ask for, counted in Triton's interpreter. In: a call under ``trace_kernels``. Out: exact bytes a launch.
+"""Bytes that Triton kernels ask for, counted in the interpreter. In: a traced call. Out: exact bytes a launch.
 
-Every global access of an interpreted kernel passes through four methods of one builder object; while a trace is active, attributes of
-that object stand over them and count the elements whose mask is set. A launch can be sampled (``contract/sampling.py``): it then runs a
-few programs under their true ids, and its total still comes out to the byte. Needs ``TRITON_INTERPRET=1`` before triton is imported.
+Every global access of an interpreted kernel passes through four methods of one builder object; while a trace
+is active, attributes of that object stand over them and count the elements whose mask is set. A launch can be
+sampled (``contract/sampling.py``): it then runs a few programs under their true ids, and its total still
+comes out to the byte. Needs ``TRITON_INTERPRET=1`` before triton is imported.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,11 +31,12 @@ _OVERRIDDEN = (
 
 @dataclass
 class Launch:
-    """One kernel launch: its true grid and what its programs loaded and stored, by linear program id (axis 0 fastest)."""
+    """One kernel launch: its true grid, and bytes loaded and stored by linear program id (axis 0 fastest)."""
 
     kernel: str
     grid: tuple[int, int, int]
     sample: ProgramSample | None = None
+    chosen: tuple[int, ...] = ()
     loads: dict[int, int] = field(default_factory=dict)
     stores: dict[int, int] = field(default_factory=dict)
 
@@ -46,7 +48,7 @@ class Launch:
     @property
     def programs_run(self) -> int:
         """Programs that were interpreted."""
-        return self.programs_total if self.sample is None else len(self.sample.programs)
+        return self.programs_total if self.sample is None else len(self.chosen)
 
     @property
     def load_bytes(self) -> int:
@@ -61,7 +63,7 @@ class Launch:
     def _total(self, bytes_of: dict[int, int]) -> int:
         if self.sample is None:
             return sum(bytes_of.values())
-        return self.sample.total({program: bytes_of.get(program, 0) for program in self.sample.programs})
+        return self.sample.total({program: bytes_of.get(program, 0) for program in self.chosen})
 
 
 @dataclass
@@ -110,8 +112,8 @@ def trace_kernels(sample: Mapping[str, ProgramSample] | None = None) -> Iterator
     """Count what interpreted kernels load and store until the block ends.
 
     Args:
-        sample: by kernel name, the programs to run instead of all (``sample_kernels``). Rows that no sampled program computes keep what
-            the launcher put there.
+        sample: by kernel name, the programs to run instead of all (``sample_kernels``). Rows that no sampled
+            program computes keep what the launcher put there.
 
     Raises:
         RuntimeError: triton is not in interpreter mode, or another trace is active.
@@ -135,7 +137,9 @@ def _interpreter() -> tuple[Any, Any]:
     import triton
 
     if not triton.knobs.runtime.interpret:
-        raise RuntimeError("tracing needs Triton's interpreter: set TRITON_INTERPRET=1 before triton is imported")
+        raise RuntimeError(
+            "kernels are traced in Triton's interpreter: set TRITON_INTERPRET=1 before importing triton"
+        )
     from triton.runtime import interpreter
 
     return interpreter.interpreter_builder, interpreter.InterpretedFunction
@@ -146,14 +150,14 @@ def _linear(index: tuple[int, ...], grid: tuple[int, ...]) -> int:
 
 
 def _current_program(builder: Any, launch: Launch) -> int:
-    """Linear id of the program that is running: the grid loop counts the sampled ones, their list knows the id."""
-    if launch.sample is not None:
-        return launch.sample.programs[builder.grid_idx[0]]
+    """Linear id of the running program: the grid loop counts the sampled ones, ``chosen`` holds their ids."""
+    if launch.chosen:
+        return launch.chosen[int(builder.grid_idx[0])]
     return _linear(builder.grid_idx, launch.grid)
 
 
 def _count_accesses(builder: Any, trace: KernelTrace) -> None:
-    """Stand over the builder's four memory operations. Their further arguments differ between Triton 3.6 and 3.9."""
+    """Stand over the builder's memory operations; their other arguments differ between Triton releases."""
 
     def add(pointers: Any, mask: Any, *, load: bool, store: bool) -> None:
         elements = pointers.data.size
@@ -192,7 +196,7 @@ def _count_accesses(builder: Any, trace: KernelTrace) -> None:
 def _recording_run(
     run: Callable[..., Any], builder: Any, trace: KernelTrace, samples: Mapping[str, ProgramSample]
 ) -> Callable[..., Any]:
-    """Wrap ``InterpretedFunction.run``: note each launch, and shrink the grid of a sampled one to its programs."""
+    """Wrap ``InterpretedFunction.run``: note each launch, shrink the grid of a sampled one."""
 
     def recording_run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         if warmup:
@@ -201,13 +205,16 @@ def _recording_run(
         def chosen_grid(bound: Any) -> tuple[int, ...]:
             given = tuple(int(size) for size in (grid(bound) if callable(grid) else grid))
             x, y, z = (*given, 1, 1)[:3]
-            launch = Launch(kernel.__name__, (x, y, z), samples.get(kernel.__name__))
-            if launch.sample is not None and launch.sample.programs_total != launch.programs_total:
-                stands_for, total = launch.sample.programs_total, launch.programs_total
-                raise RuntimeError(f"the sample of {launch.kernel} is for {stands_for} programs, the launch has {total}")
+            sample = samples.get(kernel.__name__)
+            launch = Launch(kernel.__name__, (x, y, z), sample, sample.programs if sample else ())
+            if sample is not None and sample.programs_total != launch.programs_total:
+                stands_for, total = sample.programs_total, launch.programs_total
+                raise RuntimeError(
+                    f"{launch.kernel}: the sample is for {stands_for} programs, the launch has {total}"
+                )
             trace.launches.append(launch)
             _show_true_grid(builder, launch)
-            return launch.grid if launch.sample is None else (len(launch.sample.programs),)
+            return launch.grid if sample is None else (len(launch.chosen),)
 
         return run(kernel, *args, grid=chosen_grid, warmup=warmup, **kwargs)
 
@@ -215,7 +222,7 @@ def _recording_run(
 
 
 def _show_true_grid(builder: Any, launch: Launch) -> None:
-    """Let the programs of a sampled launch see their true ids and the true grid; leave a whole launch alone."""
+    """Let programs of a sampled launch see their true ids and grid; leave a whole launch alone."""
     for name in ("create_get_program_id", "create_get_num_programs"):
         vars(builder).pop(name, None)
     if launch.sample is None:
