@@ -1,72 +1,55 @@
-"""Floating-point operations. In: a workload, real or fake. Out: useful, dense, executed FLOPs, exponentials.
+"""Floating-point operations. In: a workload and the counts of its call. Out: useful, dense, executed FLOPs.
 
-``useful`` counts visible pairs, ``dense`` all pairs, both in closed form. ``executed`` is what was performed:
-the implementation's own closed form where it has kernels, else PyTorch's counter. A multiply-add is 2 FLOPs.
+``useful`` counts visible pairs, ``dense`` all pairs, both in closed form. ``executed`` is what was
+performed: what the operators do, and in closed form what kernels of the implementation's own do. A
+multiply-add is 2 FLOPs.
 """
-
-from typing import Any
-
-import torch
-from torch import Size
-from torch.utils.flop_counter import FlopCounterMode
 
 from attnbench.contract.cost import dense_flops
 
+from .counting import Counts
 from .record import Flops
 from .workload import Workload
 
 
-class NothingCounted(RuntimeError):
+class NothingCountedError(RuntimeError):
     """The counter saw no matmul in a computation that has some: its 0 is no value."""
 
 
-def _cpu_flash_forward(q: Size, k: Size, v: Size, *_: Any, **__: Any) -> int:
-    """``q kᵀ`` and ``p v`` over all pairs, masked ones included, as PyTorch counts other fused kernels."""
-    batch, heads, seqlen_q, head_dim = q
-    return 2 * batch * heads * seqlen_q * k[2] * (head_dim + v[3])
-
-
-def _cpu_flash_backward(grad_out: Size, q: Size, k: Size, v: Size, *_: Any, **__: Any) -> int:
-    """The scores again, ``dv``, ``dp``, ``dq`` and ``dk``."""
-    batch, heads, seqlen_q, head_dim = q
-    return 2 * batch * heads * seqlen_q * k[2] * (3 * head_dim + 2 * v[3])
-
-
-# PyTorch's counter does not know its own fused kernel for the CPU and counts 0 (pytorch/pytorch#195460).
-FORMULAS = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _cpu_flash_forward,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_flash_backward,
-}
-
-
-def count_flops(workload: Workload) -> int:
-    """Run the workload once, real or fake, and count the FLOPs of its matmuls and fused attention operators.
+def counted_flops(workload: Workload, counted: Counts) -> int:
+    """Return the FLOPs of the call's operators.
 
     Raises:
-        NothingCounted: the count is 0 although some query sees some key.
+        NothingCountedError: they are 0 although some query sees some key.
     """
-    counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
-    with workload.environment():
-        workload.prepare()
-        with counter:
-            workload.call()
-    total = counter.get_total_flops()
-    if total == 0 and workload.problem.pairs() > 0:
-        raise NothingCounted("the operator counter knows no operator of this implementation")
-    return total
+    if counted.flops == 0 and workload.problem.pairs() > 0:
+        raise NothingCountedError("no operator of this implementation has a FLOP formula")
+    return counted.flops
 
 
-def measure_flops(workload: Workload, unavailable: dict[str, str]) -> Flops:
-    """Return the section; what could not be counted goes to ``unavailable``, with the reason."""
+def measure_flops(workload: Workload, counted: Counts, unavailable: dict[str, str]) -> Flops:
+    """Return the section; what cannot be had goes to ``unavailable``, with the reason."""
     section = Flops()
+    cost = workload.implementation.cost(workload.problem)
     if workload.level == "attention":
-        cost = workload.implementation.cost(workload.problem)
         section.useful, section.dense = cost.flops, dense_flops(workload.problem)
         section.exponentials = cost.exponentials
-        section.executed = cost.executed_flops if workload.implementation.kernels else None
-    if section.executed is None:
+    else:
+        unavailable["flops.useful"] = unavailable["flops.dense"] = "have closed forms for attention alone"
+    if not _runs_kernels(workload):
         try:
-            section.executed = count_flops(workload)
-        except NothingCounted as reason:
+            section.executed = counted_flops(workload, counted)
+        except NothingCountedError as reason:
             unavailable["flops.executed"] = str(reason)
+    elif cost.executed_flops is None:
+        unavailable["flops.executed"] = "the implementation states none for its kernels"
+    else:
+        section.executed = counted.flops + workload.num_layers * cost.executed_flops
     return section
+
+
+def _runs_kernels(workload: Workload) -> bool:
+    """Say whether kernels of the implementation's own do the work: no operator counter sees into them."""
+    implementation, problem = workload.implementation, workload.problem
+    on_device = problem.device == "cuda" or implementation.execution(problem) == "interpreted"
+    return bool(implementation.kernels) and on_device

@@ -80,6 +80,8 @@ class OperandBytes(TorchDispatchMode):
             if parts is not NotImplemented:
                 return parts
         out = func(*args, **kwargs)
+        if func.is_view:
+            return out
         read, mutated = _operands(func, args, kwargs)
         self._count(str(func._overloadpacket), read, mutated, out)
         return out

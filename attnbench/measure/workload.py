@@ -22,6 +22,7 @@ from attnbench.contract.problem import Problem
 from attnbench.model.builder import build_block, build_model
 from attnbench.model.presets import load_preset
 from attnbench.model.text import stdlib_tokens
+from attnbench.model.transformer import Transformer
 from attnbench.model.weights import generator_for
 from attnbench.plan.case import Case
 
@@ -73,6 +74,11 @@ class Workload:
     def device(self) -> torch.device:
         """Where the tensors are; the CPU for fake ones."""
         return next(iter(self.inputs.values())).device
+
+    @property
+    def num_layers(self) -> int:
+        """How many attentions of this shape one call computes."""
+        return self.module.config.num_layers if isinstance(self.module, Transformer) else 1
 
     def resident(self) -> list[Tensor]:
         """Return the tensors that exist before the call: inputs, parameters, weights and buffers."""

@@ -1,0 +1,56 @@
+"""One call, counted. In: a workload, real or fake. Out: bytes and FLOPs of its operators, exact.
+
+Noise-free: the same case gives the same counts on every machine. Fake tensors give the same counts as real
+ones, in milliseconds and without memory, except that autograd copies less where an operator changes a view
+in place.
+"""
+
+from dataclasses import dataclass
+
+from .flop_counter import FlopCounter
+from .lifetimes import LifetimeTracker
+from .operators import OperandBytes
+from .workload import Workload
+
+CUDA_GRANULARITY = 512
+"""CUDA's caching allocator rounds every block up to this many bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What one call does. Peaks are of all live tensors, ``resident_bytes`` (inputs, weights) included."""
+
+    resident_bytes: int
+    prepare_peak_bytes: int
+    call_peak_bytes: int
+    operand_bytes: int
+    flops: int
+    operators: tuple[str, ...]
+    """Names of the operators that moved bytes, in the order in which they ran."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes that the case needs at most, with what ``prepare`` holds."""
+        return max(self.prepare_peak_bytes, self.call_peak_bytes)
+
+
+def count_call(workload: Workload) -> Counts:
+    """Prepare and call once. A module's first call also counts the tables it makes for later ones."""
+    granularity = CUDA_GRANULARITY if workload.case.device == "cuda" else 1
+    operands, flops = OperandBytes(), FlopCounter()
+    with workload.environment(), LifetimeTracker(granularity) as lifetimes:
+        resident_bytes = lifetimes.hold(workload.resident())
+        workload.prepare()
+        prepare_peak_bytes = lifetimes.peak_bytes
+        lifetimes.reset_peak()
+        with operands, flops:
+            outputs = workload.call()
+        del outputs
+    return Counts(
+        resident_bytes=resident_bytes,
+        prepare_peak_bytes=prepare_peak_bytes,
+        call_peak_bytes=lifetimes.peak_bytes,
+        operand_bytes=operands.total_bytes,
+        flops=flops.flops,
+        operators=tuple(operands.operators),
+    )

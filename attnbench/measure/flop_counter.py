@@ -1,0 +1,68 @@
+"""FLOPs of operators. In: tensor operations, real or fake. Out: their sum, a multiply-add being two.
+
+The formulas are PyTorch's own (matmuls, convolutions, fused attention over all pairs, masked ones
+included), with those that it lacks. Registering one for an operator of one's own
+(``register_flop_formula``) is enough to be counted.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+
+def _cpu_flash_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> int:
+    """``q kᵀ`` and ``p v`` over all pairs."""
+    batch, heads, seqlen_q, head_dim = q.shape
+    return 2 * batch * heads * seqlen_q * k.shape[2] * (head_dim + v.shape[3])
+
+
+def _cpu_flash_backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> int:
+    """The scores again, then ``dv``, ``dp``, ``dq`` and ``dk``."""
+    batch, heads, seqlen_q, head_dim = q.shape
+    return 2 * batch * heads * seqlen_q * k.shape[2] * (3 * head_dim + 2 * v.shape[3])
+
+
+# PyTorch's counter does not know its own fused attention for the CPU and counts 0 (pytorch/pytorch#195460).
+_MISSING: dict[Any, Callable[..., int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _cpu_flash_forward,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_flash_backward,
+}
+
+
+class FlopCounter(TorchDispatchMode):
+    """Adds up ``flops`` while active.
+
+    Unlike ``torch.utils.flop_counter.FlopCounterMode`` it keeps no account by module, so
+    ``torch.autograd.grad`` may ask for the gradient of a module's input, and higher-order operators pass
+    (uncounted).
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operator and count it; composite operators without a formula are counted by their parts."""
+        kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload):
+            return func(*args, **kwargs)
+        packet = func._overloadpacket
+        formula = _MISSING.get(packet) or flop_registry.get(packet)
+        if formula is None and func is not torch.ops.prim.device.default:
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        out = func(*args, **kwargs)
+        if formula is not None:
+            self.flops += formula(*args, **kwargs, out_val=out)
+        return out
