@@ -13,7 +13,7 @@ from attnbench.contract.mixers import MixerConfig
 from attnbench.contract.problem import DTYPE_BYTES
 
 from .config import TransformerConfig
-from .mixer import AttentionMixer, rotary_positions
+from .mixer import AttentionMixer, mixer_problem, require_support, rotary_positions
 from .presets import load_preset
 from .transformer import MixerFactory, Transformer, TransformerBlock
 from .weights import draw_weights, generator_for
@@ -25,7 +25,7 @@ def build_model(
     *,
     seed: int = 0,
     dtype: str | torch.dtype = "float32",
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     options: Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> Transformer:
@@ -50,8 +50,8 @@ def build_model(
     """
     config = _config(preset_or_config, overrides)
     torch_dtype = _dtype(dtype)
-    factory = _mixer_factory(config, implementation, seed, torch_dtype, device, options or {})
-    model = Transformer(config, factory, dtype=torch_dtype, device=device)
+    factory = _mixer_factory(config, implementation, seed, torch_dtype, str(device), options or {})
+    model = Transformer(config, factory, dtype=torch_dtype, device=str(device))
     draw_weights(model, seed=seed, depth=config.num_layers)
     return model
 
@@ -62,7 +62,7 @@ def build_block(
     *,
     seed: int = 0,
     dtype: str | torch.dtype = "float32",
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     options: Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> TransformerBlock:
@@ -72,8 +72,8 @@ def build_block(
     """
     config = _config(preset_or_config, overrides)
     torch_dtype = _dtype(dtype)
-    factory = _mixer_factory(config, implementation, seed, torch_dtype, device, options or {})
-    block = TransformerBlock(config, factory("mixer"), dtype=torch_dtype, device=device)
+    factory = _mixer_factory(config, implementation, seed, torch_dtype, str(device), options or {})
+    block = TransformerBlock(config, factory("mixer"), dtype=torch_dtype, device=str(device))
     draw_weights(block, seed=seed, depth=config.num_layers)
     return block
 
@@ -131,6 +131,7 @@ def _mixer_factory(
                 table=table,
                 generator=generator,
             )
+        require_support(core, mixer_problem(mixer_config, 1, config.max_seqlen, config.max_seqlen))
         # A mixer of its own draws its weights itself, from torch's generator: give it a seed and leave the
         # caller's stream alone.
         with torch.random.fork_rng(devices=[]):

@@ -18,6 +18,29 @@ from .lengths import Lengths, row_lengths
 from .positions import PositionTable, rotary_table, rotate
 
 
+def mixer_problem(config: MixerConfig, batch: int, seqlen_q: int, seqlen_k: int, **given: Any) -> Problem:
+    """The attention problem of a mixer of this form; ``given`` are other fields of ``Problem``."""
+    form: dict[str, Any] = {
+        "num_heads": config.num_heads,
+        "num_kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "dtype": config.dtype,
+        "device": torch.device(config.device).type,
+        "mask": config.mask,
+        "scale": config.scale,
+        "options": config.options,
+    }
+    return Problem(batch=batch, seqlen_q=seqlen_q, seqlen_k=seqlen_k, **(form | given))
+
+
+def require_support(implementation: Implementation, problem: Problem) -> Problem:
+    """Return ``problem``, or raise ``UsageError`` with every reason why the implementation refuses it."""
+    reasons = refusals(implementation, problem)
+    if reasons:
+        raise UsageError("; ".join(reasons))
+    return problem
+
+
 @dataclass
 class AttentionState:
     """What one layer remembers: the core's own state, and how many positions each batch row has filled."""
@@ -63,7 +86,7 @@ class AttentionMixer(nn.Module):
 
     def _core_parameters(self, generator: torch.Generator) -> nn.ParameterDict | None:
         longest = self.config.max_seqlen
-        problem = self._checked(self.problem(1, longest, longest))
+        problem = require_support(self.implementation, self.problem(1, longest, longest))
         if self.implementation.init_params is None:
             return None
         drawn = self.implementation.init_params(problem, generator)
@@ -73,28 +96,10 @@ class AttentionMixer(nn.Module):
     def problem(self, batch: int, seqlen_q: int, seqlen_k: int, mode: str = "fwd", **given: Any) -> Problem:
         """The attention problem of one call; ``given`` are other fields of ``Problem``."""
         weight = self.q_proj.weight
-        return Problem(
-            batch=batch,
-            num_heads=self.config.num_heads,
-            num_kv_heads=self.config.num_kv_heads,
-            seqlen_q=seqlen_q,
-            seqlen_k=seqlen_k,
-            head_dim=self.config.head_dim,
-            head_dim_v=self.head_dim_v,
-            dtype=str(weight.dtype).removeprefix("torch."),
-            device=weight.device.type,
-            mask=self.config.mask,
-            scale=self.config.scale,
-            mode=mode,
-            options=self.config.options,
-            **given,
+        now = {"dtype": str(weight.dtype).removeprefix("torch."), "device": weight.device.type}
+        return mixer_problem(
+            self.config, batch, seqlen_q, seqlen_k, mode=mode, head_dim_v=self.head_dim_v, **now, **given
         )
-
-    def _checked(self, problem: Problem) -> Problem:
-        reasons = refusals(self.implementation, problem)
-        if reasons:
-            raise UsageError("; ".join(reasons))
-        return problem
 
     def new_state(self, batch: int, max_seqlen: int) -> AttentionState:
         """An empty state for ``batch`` rows of at most ``max_seqlen`` positions."""
@@ -143,7 +148,7 @@ class AttentionMixer(nn.Module):
         return None if self.core is None else dict(self.core.items())
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mode: str | None = None, **given: Any) -> Tensor:
-        problem = self._checked(self._problem_of(q, k.shape[2], mode, **given))
+        problem = require_support(self.implementation, self._problem_of(q, k.shape[2], mode, **given))
         return self.implementation.attention(q, k, v, problem=problem, params=self._parameters_of_core()).out
 
     def _problem_of(self, q: Tensor, seqlen_k: int, mode: str | None = None, **given: Any) -> Problem:
@@ -161,7 +166,7 @@ class AttentionMixer(nn.Module):
         mode = "decode" if chunk == 1 else "fwd"
         if len(set(filled)) <= 1 and set(new) <= {chunk}:
             held = chunk if self.implementation.extend is not None else max(ends, default=0)
-            self._checked(self._problem_of(q, held, mode))
+            require_support(self.implementation, self._problem_of(q, held, mode))
             output, state.core = extend(
                 self.implementation,
                 state.core,

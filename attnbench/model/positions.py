@@ -41,8 +41,9 @@ def _angles(num_positions: int, pairs: int, dim: int, base: float, device: torch
 def rotate(x: Tensor, table: Tensor) -> Tensor:
     """Turn each pair ``(x_i, x_{i+D/2})`` by its angle.
 
-    ``x [B, H, S, D]`` with a ``table`` of ``rotary_table``'s rows, ``[S, D]`` or ``[B, S, D]``. Computed in the table's dtype, returned in that of ``x``. Pairs lie half a head apart, as in the published
-    weights of LLaMA and Qwen.
+    ``x [B, H, S, D]`` with a ``table`` of ``rotary_table``'s rows, ``[S, D]`` or ``[B, S, D]``. Computed in
+    the table's dtype, returned in that of ``x``. Pairs lie half a head apart, as in the published weights
+    of LLaMA and Qwen.
     """
     cos, sin = (table if table.ndim == 2 else table.unsqueeze(1)).chunk(2, dim=-1)
     first, second = x.to(table.dtype).chunk(2, dim=-1)
