@@ -55,7 +55,8 @@ def gpu_uuids() -> list[str]:
 def visible(uuids: list[str], setting: str | None) -> list[str]:
     """The GPUs that a value of `CUDA_VISIBLE_DEVICES` leaves, in its order.
 
-    An entry is an index or the beginning of a UUID; as in CUDA, an entry that names no GPU ends the list.
+    An entry is an index, the beginning of a UUID, or a MIG instance, which NVML knows by that name; as in
+    CUDA, an entry that names no GPU ends the list.
     """
     if setting is None:
         return uuids
@@ -63,6 +64,8 @@ def visible(uuids: list[str], setting: str | None) -> list[str]:
     for entry in (part.strip() for part in setting.split(",")):
         if entry.isdigit():
             named = uuids[int(entry) : int(entry) + 1]
+        elif entry.startswith("MIG-"):
+            named = [entry]
         else:
             named = [uuid for uuid in uuids if entry and uuid.startswith(entry)]
         if len(named) != 1:

@@ -1,0 +1,1 @@
+"""Cases become records, and none is lost. In: a suite. Out: a run folder, and the `Run` that reads it."""

@@ -1,0 +1,40 @@
+"""The environment variables of fork servers: threads, interpreter, GPU, caches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def server_environment(
+    *, interpreted: bool, threads: int, visible_gpu: str | None = None, scratch: Path | None = None
+) -> dict[str, str]:
+    """All variables of a fork server and its workers.
+
+    Args:
+        interpreted: whether Triton interprets its kernels there.
+        threads: CPU threads of native code.
+        visible_gpu: UUID of the one GPU to show, which becomes `cuda:0`; None shows what this process sees.
+        scratch: folder of the run, for compiled kernels: two runs at once don't share a cache, which Triton's
+            processes may corrupt for each other.
+    """
+    variables = dict(os.environ)
+    variables.pop("TRITON_INTERPRET", None)
+    count = str(1 if interpreted else threads)
+    variables.update(
+        OMP_NUM_THREADS=count,
+        MKL_NUM_THREADS=count,
+        # numpy's pool: the interpreter slows down eightfold when its threads wait for each other, and a
+        # server without threads is safe to fork. torch's products don't use it.
+        OPENBLAS_NUM_THREADS="1",
+        # Asking whether there is a GPU must not initialise CUDA before the fork.
+        PYTORCH_NVML_BASED_CUDA_CHECK="1",
+        CUDA_DEVICE_ORDER="PCI_BUS_ID",
+    )
+    if interpreted:
+        variables["TRITON_INTERPRET"] = "1"
+    if visible_gpu is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = visible_gpu
+    if scratch is not None:
+        variables.setdefault("TRITON_CACHE_DIR", str(scratch / "triton-cache"))
+    return variables

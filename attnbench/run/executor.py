@@ -1,0 +1,260 @@
+"""Executors: a case in, a record out, whatever happens to the process that measures it.
+
+`LocalExecutor` measures in workers of two fork servers, one for native code and one whose Triton interprets;
+`InProcessExecutor` in this process, where a crash is a crash. Others can join: both sides are plain data.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+import msgspec
+
+from attnbench.device.environment import without_home
+from attnbench.device.limits import oom_kills
+from attnbench.measure.record import Provenance, Record, Status, record_from_dict
+from attnbench.plan.case import Case
+from attnbench.plan.settings import MeasureSettings
+from attnbench.run.environments import server_environment
+from attnbench.run.forkserver import Ending, ForkServer, ServerError, Worker, WorkerEndedError
+from attnbench.run.launch import utc_now
+from attnbench.run.routing import INTERPRETED, NATIVE
+from attnbench.run.worker import Answer, Job, run_job
+
+MEASURE_TASK = "attnbench.measure.pipeline:measure_task"
+ROUTE_TASK = "attnbench.run.routing:route_task"
+_ROUTE_TIMEOUT_S = 120.0
+_TAIL_BYTES, _TAIL_LINES = 16384, 3
+
+Isolation = Literal["case", "implementation", "none"]
+
+
+class Executor(Protocol):
+    """Turns cases into records; what a case does to its process is the case's status, never an exception."""
+
+    def prepare(self, cases: Iterable[Case]) -> None:
+        """Learn which cases will come."""
+
+    def submit(self, case: Case) -> Record:
+        """Measure one case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorSettings:
+    """What all cases of a run have in common.
+
+    `cores` are the ones that workers stay on (None: all); `memory_limits` are bytes by kind of device;
+    `visible_gpu` is the UUID of the GPU that workers see (None: those that this process sees); `preload` is
+    imported once per server; `route` is the task that says which cases need the interpreting process (None:
+    no case).
+    """
+
+    measure: MeasureSettings = field(default_factory=MeasureSettings)
+    threads: int = 1
+    cores: tuple[int, ...] | None = None
+    memory_limits: Mapping[str, int | None] = field(default_factory=dict)
+    scratch: Path | None = None
+    log: Path = Path(os.devnull)
+    visible_gpu: str | None = None
+    preload: tuple[str, ...] = ("torch", "triton", "triton.language", "attnbench.measure.pipeline")
+    task: str = MEASURE_TASK
+    route: str | None = ROUTE_TASK
+
+    def job(self, case: Case) -> Job:
+        """The job of a case."""
+        threads = case.threads or self.threads
+        context = {
+            "scratch": None if self.scratch is None else str(self.scratch),
+            "memory_limit_bytes": self.memory_limits.get(case.device),
+            "threads": threads,
+            "cores": self.cores if self.cores is not None and threads <= len(self.cores) else None,
+        }
+        measure = msgspec.to_builtins(self.measure)
+        return Job(task=self.task, case=case.to_dict(), settings=measure, context=context)
+
+
+class LocalExecutor:
+    """Measures each case in a worker process of its own, or all cases of one implementation in one worker."""
+
+    def __init__(self, settings: ExecutorSettings, isolate: Isolation = "case") -> None:
+        """Remember the settings; servers start when the first case needs them."""
+        self.settings = settings
+        self._isolate = isolate
+        self._servers: dict[str, ForkServer] = {}
+        self._executions: dict[str, str] = {}
+        self._worker: Worker | None = None
+        self._worker_key: tuple[str, str] | None = None
+
+    def prepare(self, cases: Iterable[Case]) -> None:
+        """Find out at once, rather than one by one, which of the cases need the interpreting process."""
+        unknown = {case.case_id: case.to_dict() for case in cases if case.case_id not in self._executions}
+        if not unknown or self.settings.route is None:
+            return
+        job = Job(task=self.settings.route, case=unknown, settings={}, context={"threads": 1})
+        answer = Answer()
+        try:
+            self._let_go()
+            worker = self._server(NATIVE).fork()
+            answer = worker.call(job, _ROUTE_TIMEOUT_S)
+            worker.close()
+        except (TimeoutError, WorkerEndedError, ServerError):
+            pass  # an implementation that breaks the question will break its own cases, and is named there
+        self._executions.update(dict.fromkeys(unknown, NATIVE) | (answer.record or {}))
+
+    def submit(self, case: Case) -> Record:
+        """Measure one case; see `Executor`."""
+        self.prepare([case])
+        started_utc = utc_now()
+        log_start, kills = self._log_size(), oom_kills()
+        timeout_s = self.settings.measure.case_timeout_s
+
+        def failed(status: Status, reason: str) -> Record:
+            self._worker = None
+            return failed_record(case, status, reason, started_utc)
+
+        try:
+            answer = self._worker_for(case).call(self.settings.job(case), timeout_s)
+        except TimeoutError:
+            return failed("timeout", f"no result after {timeout_s:g} s; its process was ended")
+        except WorkerEndedError as error:
+            killed_for_memory = error.ending.exit_code == -9 and _grew(kills, oom_kills())
+            if killed_for_memory:
+                return failed("oom", f"the kernel ended the process for memory{_held(error.ending)}")
+            return failed("crashed", error.ending.words + self._last_output(log_start))
+        except ServerError as error:
+            return failed("crashed", f"{error}{self._last_output(log_start)}")
+        if answer.record is None or self._isolate == "case":
+            self._let_go()
+        return record_of(case, answer, started_utc)
+
+    def interprets(self, case: Case) -> bool:
+        """Whether the case was found to need the interpreting process."""
+        return self._executions.get(case.case_id) == INTERPRETED
+
+    def close(self) -> None:
+        """End the servers and with them whatever still runs."""
+        self._worker = None
+        for server in self._servers.values():
+            server.close()
+        self._servers.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _worker_for(self, case: Case) -> Worker:
+        key = (self._executions.get(case.case_id, NATIVE), case.implementation)
+        if self._worker is None or key != self._worker_key:
+            self._let_go()
+            self._worker, self._worker_key = self._server(key[0]).fork(), key
+        return self._worker
+
+    def _let_go(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def _server(self, execution: str) -> ForkServer:
+        if execution not in self._servers:
+            environment = server_environment(
+                interpreted=execution == INTERPRETED,
+                threads=self.settings.threads,
+                visible_gpu=self.settings.visible_gpu,
+                scratch=self.settings.scratch,
+            )
+            self._servers[execution] = ForkServer(environment, self.settings.preload, self.settings.log)
+        return self._servers[execution]
+
+    def _log_size(self) -> int:
+        return self.settings.log.stat().st_size if self.settings.log.is_file() else 0
+
+    def _last_output(self, start: int) -> str:
+        """What the process wrote last, for a reason in one line."""
+        if not self.settings.log.is_file():
+            return ""
+        with self.settings.log.open("rb") as file:
+            file.seek(max(start, self._log_size() - _TAIL_BYTES))
+            text = file.read().decode("utf-8", errors="replace")
+        fatal = re.search(r"Fatal Python error: (.*)(?:\n.*)*?\n(  File .*)", text)
+        lines = [
+            line.strip() for line in text[: fatal.start() if fatal else None].splitlines() if line.strip()
+        ]
+        said = lines[-_TAIL_LINES:] + ([f"{fatal[1]} in {fatal[2].strip()}"] if fatal else [])
+        return without_home("; last output: " + " | ".join(said)) if said else ""
+
+
+class InProcessExecutor:
+    """Measures in this process: nothing is forked, no timeout is kept, and a crash takes everything with it.
+
+    Interpreted cases still go to a process of their own, unless this one interprets already.
+    """
+
+    def __init__(self, settings: ExecutorSettings) -> None:
+        """Remember the settings."""
+        self.settings = settings
+        self._others = LocalExecutor(settings)
+
+    def prepare(self, cases: Iterable[Case]) -> None:
+        """See `LocalExecutor`."""
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            self._others.prepare(cases)
+
+    def submit(self, case: Case) -> Record:
+        """Measure one case; see `Executor`."""
+        self.prepare([case])
+        if self._others.interprets(case):
+            return self._others.submit(case)
+        started_utc = utc_now()
+        return record_of(case, run_job(self.settings.job(case)), started_utc)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._others.close()
+
+
+def make_executor(settings: ExecutorSettings, isolate: Isolation) -> LocalExecutor | InProcessExecutor:
+    """The executor that isolates as asked."""
+    return InProcessExecutor(settings) if isolate == "none" else LocalExecutor(settings, isolate)
+
+
+def record_of(case: Case, answer: Answer, started_utc: str) -> Record:
+    """The record of what a job came to."""
+    if answer.record is None:
+        return failed_record(case, answer.status or "error", answer.reason, started_utc)
+    try:
+        return record_from_dict(answer.record)
+    except msgspec.ValidationError as error:
+        return failed_record(case, "error", f"the measurement returned no record: {error}", started_utc)
+
+
+def failed_record(case: Case, status: Status, reason: str, started_utc: str) -> Record:
+    """The record of a case that ended without a result."""
+    return Record(
+        case_id=case.case_id,
+        case=case.to_dict(),
+        status=status,
+        reason=without_home(reason),
+        provenance=Provenance(started_utc=started_utc),
+    )
+
+
+def _grew(before: int | None, after: int | None) -> bool:
+    return before is not None and after is not None and after > before
+
+
+def _held(ending: Ending) -> str:
+    return "" if ending.peak_bytes is None else f"; it held {ending.peak_bytes} bytes"

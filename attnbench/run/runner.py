@@ -1,0 +1,199 @@
+"""A suite becomes a run: cases in a sensible order, each record written at once. In: a suite. Out: `Run`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from attnbench.contract.errors import UsageError
+from attnbench.device.hardware import default_threads, measuring_cores
+from attnbench.measure.record import Record
+from attnbench.plan.case import LEVELS, Case
+from attnbench.plan.suite import Suite, load_suite
+from attnbench.run.executor import Executor, ExecutorSettings, Isolation, make_executor
+from attnbench.run.launch import Plan, circumstances, differences, memory_limits, utc_now
+from attnbench.run.store import Run, RunWriter, StorageError, load_run, new_folder
+
+RETRIED = ("timeout", "crashed", "error")
+"""Statuses that a resumed run tries again: they may have been the machine's doing. The others are results."""
+_LOG = "worker.log"
+
+
+class Observer(Protocol):
+    """Is told how a run goes, between cases and never while one is measured."""
+
+    def started(self, path: Path, cases: int, done: int) -> None:
+        """The folder is there; `done` of all `cases` have a result already."""
+
+    def note(self, text: str) -> None:
+        """Something that a person should know."""
+
+    def case_started(self, case: Case) -> None:
+        """A case begins."""
+
+    def case_finished(self, record: Record) -> None:
+        """Its record is written."""
+
+
+class RunInterruptedError(KeyboardInterrupt):
+    """Interrupted by a person; what was measured is in `path`."""
+
+    def __init__(self, path: Path) -> None:
+        """Keep where the run lies."""
+        super().__init__(f"interrupted; continue with: attnbench run --resume {path}")
+        self.path = path
+
+
+class _Silent:
+    """An observer that says nothing."""
+
+    def started(self, path: Path, cases: int, done: int) -> None:
+        """Say nothing."""
+
+    def note(self, text: str) -> None:
+        """Say nothing."""
+
+    def case_started(self, case: Case) -> None:
+        """Say nothing."""
+
+    def case_finished(self, record: Record) -> None:
+        """Say nothing."""
+
+
+def run_suite(
+    suite: Suite | str | Path | None = None,
+    *,
+    output: str | Path | None = None,
+    resume: str | Path | None = None,
+    implementations: Iterable[str] = (),
+    seqlens: Iterable[int | str] = (),
+    device: str | None = None,
+    isolate: Isolation = "case",
+    memory_limit_bytes: int | None = None,
+    observer: Observer | None = None,
+    command: Sequence[str] | None = None,
+) -> Run:
+    """Measure every case of a suite and return the run.
+
+    Args:
+        suite: a `Suite`, the name of one, or a TOML file; with `resume` it may be left out.
+        output: the run's folder; default `runs/<suite>-<utc time>`.
+        resume: folder of a run to continue. Cases that are `ok`, `unsupported`, `incorrect` or `oom` are
+            kept; `timeout`, `crashed` and `error` are tried again.
+        implementations: as in `load_suite`, like the next two; a `Suite` has its cases already.
+        seqlens: replaces the length axis.
+        device: `cpu`, `cuda` or `cuda:i`.
+        isolate: `case`: a process for each; `implementation`: one for all its cases; `none`: this process.
+        memory_limit_bytes: what a case may use; default: four fifths of the memory available, or nine tenths
+            of what is free on the GPU.
+        observer: is told how it goes.
+        command: the command line, for the record.
+
+    Raises:
+        UsageError: a mistake in what was asked for, before anything is run.
+        RunInterruptedError: interrupted; what was measured is kept.
+        StorageError: the disk is full; what was written is kept.
+    """
+    if suite is None and resume is None:
+        raise UsageError("nothing to run: name a suite, or a run to resume")
+    if isinstance(suite, str | Path):
+        suite = load_suite(suite, implementations=implementations, seqlens=seqlens, device=device)
+    plan = Plan.of_suite(suite) if suite is not None else Plan.of_run(load_run(resume or ""))
+    observer = observer or _Silent()
+    gpu = plan.gpu()
+    threads, _ = default_threads()
+    limits = memory_limits(memory_limit_bytes, gpu)
+    launch = {**circumstances(command), "isolate": isolate, "threads": threads, "memory_limits": limits}
+    writer = (
+        _create(plan, launch, output) if resume is None else _resume(plan, launch, Path(resume), observer)
+    )
+    with writer, tempfile.TemporaryDirectory(prefix="attnbench-") as scratch:
+        settings = ExecutorSettings(
+            measure=plan.measure,
+            threads=threads,
+            cores=measuring_cores(threads),
+            memory_limits=limits,
+            scratch=Path(scratch),
+            log=writer.path.absolute() / _LOG,
+            visible_gpu=None if gpu is None else gpu.uuid,
+        )
+        with make_executor(settings, isolate) as executor:
+            run_cases(ordered(plan.cases, isolate), executor, writer, observer)
+    return load_run(writer.path)
+
+
+def run_cases(cases: Sequence[Case], executor: Executor, writer: RunWriter, observer: Observer) -> None:
+    """Measure the cases that have no result yet, one after the other, and write each record at once.
+
+    Raises:
+        RunInterruptedError: interrupted; `run.json` says so.
+        StorageError: a record could not be written.
+    """
+    done = {record.case_id for record in load_run(writer.path).records if record.status not in RETRIED}
+    observer.started(writer.path, len(cases), len(done))
+    status = "failed"
+    try:
+        todo = [case for case in cases if case.case_id not in done]
+        executor.prepare(todo)
+        for case in todo:
+            observer.case_started(case)
+            record = executor.submit(case)
+            writer.append(record)
+            observer.case_finished(record)
+        status = "complete"
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise RunInterruptedError(writer.path) from None
+    finally:
+        _finish(writer, status)
+
+
+def ordered(cases: Sequence[Case], isolate: Isolation = "case") -> list[Case]:
+    """The cases with equal problems next to each other, small ones first.
+
+    Implementations of one problem share its reference and, measured within seconds of each other, the
+    machine's mood. With a process per implementation, its cases stay together instead.
+    """
+
+    def key(case: Case) -> tuple[str, int, int, str]:
+        together = case.implementation if isolate == "implementation" else ""
+        work = case.batch * case.num_heads * case.seqlen_q * case.seqlen_k * (case.head_dim + case.head_dim_v)
+        problem = {
+            name: value for name, value in case.to_dict().items() if name not in ("implementation", "options")
+        }
+        return together, LEVELS.index(case.level), work, repr(problem)
+
+    return sorted(cases, key=key)
+
+
+def _create(plan: Plan, launch: dict[str, object], output: str | Path | None) -> RunWriter:
+    path = Path(output) if output is not None else new_folder(plan.suite["name"], str(launch["started_utc"]))
+    return RunWriter.create(
+        path, {**plan.to_meta(), **launch, "ceilings": {}, "status": "running", "launches": [launch]}
+    )
+
+
+def _resume(plan: Plan, launch: dict[str, object], path: Path, observer: Observer) -> RunWriter:
+    run = load_run(path)
+    if not Plan.of_run(run).same_work(plan):
+        raise UsageError(
+            f"the run {str(path)!r} was started with another suite, other cases or other settings: "
+            f"resume it without naming a suite, or start a new run"
+        )
+    for text in run.problems:
+        observer.note(text)
+    for text in differences(run.meta, launch):
+        observer.note(f"not as at the start of this run: {text}")
+    writer = RunWriter.resume(path)
+    writer.update(status="running", launches=[*run.meta.get("launches", []), launch])
+    return writer
+
+
+def _finish(writer: RunWriter, status: str) -> None:
+    try:
+        writer.update(status=status, finished_utc=utc_now())
+    except StorageError:
+        if status == "complete":
+            raise
