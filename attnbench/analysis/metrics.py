@@ -1,0 +1,81 @@
+"""The quantities that are drawn against the sequence length, as data. Which field, which unit, which companions."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["ms", "bytes", "number"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One quantity of a case. Field names are those of `CaseRow`; an empty name means there is none."""
+
+    key: str
+    title: str
+    axis: str
+    """What the axis says, without the unit."""
+    unit: Unit
+    value: str
+    record_field: tuple[str, str]
+    """Section and field of the record, under which the reason for an absence is filed."""
+    low: str = ""
+    high: str = ""
+    """The 95 % interval."""
+    expected: str = ""
+    """What was predicted before running: known even where the case failed."""
+    limit: str = ""
+    """What the value must stay below."""
+    floor: str = ""
+    """What no implementation can go below."""
+    kernels_only: bool = False
+    """Whether only some implementations have it by nature; the others are then not listed as lacking it."""
+
+
+LATENCY = Metric(
+    key="latency",
+    title="Latency",
+    axis="latency, median",
+    unit="ms",
+    value="latency_ms",
+    record_field=("latency", "median_ms"),
+    low="latency_low_ms",
+    high="latency_high_ms",
+)
+PEAK_MEMORY = Metric(
+    key="peak-memory",
+    title="Peak memory",
+    axis="peak memory",
+    unit="bytes",
+    value="peak_bytes",
+    record_field=("memory", "peak_bytes"),
+    expected="predicted_peak_bytes",
+)
+OPERAND_BYTES = Metric(
+    key="operand-bytes",
+    title="Operand bytes",
+    axis="operand bytes",
+    unit="bytes",
+    value="operand_bytes",
+    record_field=("traffic", "operand_bytes"),
+    floor="compulsory_bytes",
+)
+REQUESTED_BYTES = Metric(
+    key="requested-bytes",
+    title="Requested bytes",
+    axis="requested bytes",
+    unit="bytes",
+    value="requested_bytes",
+    record_field=("traffic", "requested_bytes"),
+    floor="compulsory_bytes",
+    kernels_only=True,
+)
+ERROR = Metric(
+    key="error",
+    title="Error",
+    axis="largest absolute error",
+    unit="number",
+    value="max_abs_error",
+    record_field=("agreement", "max_abs_error"),
+    limit="error_budget",
+)
+METRICS = (LATENCY, PEAK_MEMORY, OPERAND_BYTES, REQUESTED_BYTES, ERROR)

@@ -1,0 +1,68 @@
+"""Everything a report says, before it has a form. In: runs. Out: `Report`, which every renderer reads and none adds to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnbench.analysis.metrics import METRICS, Metric
+from attnbench.analysis.provenance import RunFacts, run_facts, run_labels
+from attnbench.analysis.rows import CaseRow, rows_of
+from attnbench.analysis.series import Facet, Panel, constants_of, facets_of, panels_of
+from attnbench.analysis.summary import Summary, summarize
+from attnbench.run.store import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricPanels:
+    """All panels of one quantity."""
+
+    metric: Metric
+    drawn: tuple[Panel, ...]
+    """Those with at least one value."""
+    empty: tuple[Panel, ...]
+    """Those without any; a report names them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The contents of a report."""
+
+    title: str
+    runs: tuple[RunFacts, ...]
+    rows: tuple[CaseRow, ...]
+    facets: tuple[Facet, ...]
+    constants: dict[str, str]
+    """Facet fields that are the same for every case."""
+    summary: Summary
+    metrics: tuple[MetricPanels, ...]
+    samples: int
+    """Raw samples of latencies in the records; none of them is in a report."""
+
+
+def build_report(runs: Sequence[Run]) -> Report:
+    """Return what there is to say about one run, or about several side by side."""
+    labels = run_labels([run.path for run in runs])
+    labelled = dict(zip(labels, runs, strict=True))
+    rows = rows_of(labelled)
+    facts = tuple(run_facts(label, run) for label, run in labelled.items())
+    facets = tuple(facets_of(rows))
+    return Report(
+        title=", ".join(dict.fromkeys(fact.suite for fact in facts)),
+        runs=facts,
+        rows=tuple(rows),
+        facets=facets,
+        constants=constants_of(facets),
+        summary=summarize(rows),
+        metrics=tuple(_metric_panels(rows, metric) for metric in METRICS),
+        samples=sum(
+            len(record.latency.samples_ms or ()) for run in runs for record in run.records if record.latency is not None
+        ),
+    )
+
+
+def _metric_panels(rows: Sequence[CaseRow], metric: Metric) -> MetricPanels:
+    panels = panels_of(rows, metric)
+    return MetricPanels(
+        metric=metric,
+        drawn=tuple(panel for panel in panels if panel.has_values),
+        empty=tuple(panel for panel in panels if not panel.has_values),
+    )

@@ -1,0 +1,205 @@
+"""One flat row a case. In: the records of runs. Out: `CaseRow`, whose numbers are finite or None and whose text is printable.
+
+Records may be foreign, so this is the one place where they are distrusted: what is not a finite number of the right sign becomes
+None, and control characters become visible marks. Everything after this file may rely on it.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnbench.measure.record import Agreement, Flops, Latency, Memory, Provenance, Quality, Record, Traffic
+from attnbench.run.store import Run
+
+OK = "ok"
+USUAL = {"inputs": "random", "cache": "cold", "compile": False}
+"""Values of case keys that go without saying."""
+SAID_ELSEWHERE = frozenset({
+    "implementation", "options", "level", "preset", "mode", "mask", "dtype", "device",
+    "seqlen_q", "seqlen_k", "batch", "num_heads", "num_kv_heads", "head_dim", "head_dim_v",
+})  # fmt: skip
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseRow:
+    """What one case says, flat. A number that the record lacks is None, and `absent` says why where the record does."""
+
+    run: str
+    case_id: str
+    implementation: str
+    options: str
+    level: str
+    preset: str
+    mode: str
+    mask: str
+    dtype: str
+    device: str
+    seqlen: int
+    """Keys of the problem: the x axis of every plot."""
+    seqlen_q: int
+    batch: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    head_dim_v: int
+    extras: str
+    """Every other case key that is not at its usual value."""
+    status: str
+    reason: str
+    latency_ms: float | None = None
+    latency_low_ms: float | None = None
+    latency_high_ms: float | None = None
+    latency_verdict: tuple[str, ...] = ()
+    launches: int | None = None
+    peak_bytes: int | None = None
+    peak_increment_bytes: int | None = None
+    predicted_peak_bytes: int | None = None
+    compulsory_bytes: int | None = None
+    operand_bytes: int | None = None
+    requested_bytes: int | None = None
+    dram_bytes: int | None = None
+    useful_flops: int | None = None
+    max_abs_error: float | None = None
+    error_budget: float | None = None
+    budget_used: float | None = None
+    rms_relative_error: float | None = None
+    softmax_distance: float | None = None
+    perplexity: float | None = None
+    execution: str = ""
+    reduced: str = ""
+    """What was cut so that the case could be checked, in words."""
+    reproduce: str = ""
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Section or field name -> why it could not be had."""
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the case ran and its result was right."""
+        return self.status == OK
+
+    def why_absent(self, section: str, name: str) -> str:
+        """Return why ``section.name`` could not be had, or an empty string."""
+        keys = (f"{section}.{name}", name, section)
+        return next((self.absent[key] for key in keys if key in self.absent), "")
+
+
+def rows_of(runs: Mapping[str, Run]) -> list[CaseRow]:
+    """Return one row a case, in the order of the runs and of their records; the keys of ``runs`` become `CaseRow.run`."""
+    return [_row(clean_text(label), record) for label, run in runs.items() for record in run.records]
+
+
+def clean_text(value: object) -> str:
+    """Return ``value`` as text in which control and direction-changing characters are the mark U+FFFD."""
+    return "" if value is None else UNPRINTABLE.sub("\ufffd", str(value))
+
+
+def _row(run: str, record: Record) -> CaseRow:
+    case = record.case
+    latency = record.latency or Latency()
+    memory = record.memory or Memory()
+    traffic = record.traffic or Traffic()
+    agreement = record.agreement or Agreement()
+    provenance = record.provenance or Provenance()
+    seqlen_q = _whole(case.get("seqlen_q")) or 0
+    seqlen = _whole(case.get("seqlen_k")) or seqlen_q
+    return CaseRow(
+        run=run,
+        case_id=clean_text(record.case_id),
+        implementation=clean_text(case.get("implementation")),
+        options=_pairs(case.get("options")),
+        level=clean_text(case.get("level")),
+        preset=clean_text(case.get("preset")),
+        mode=clean_text(case.get("mode")),
+        mask=mask_words(case.get("mask")),
+        dtype=clean_text(case.get("dtype")),
+        device=clean_text(case.get("device")),
+        seqlen=seqlen,
+        seqlen_q=seqlen_q,
+        batch=_whole(case.get("batch")) or 0,
+        num_heads=_whole(case.get("num_heads")) or 0,
+        num_kv_heads=_whole(case.get("num_kv_heads")) or 0,
+        head_dim=_whole(case.get("head_dim")) or 0,
+        head_dim_v=_whole(case.get("head_dim_v")) or 0,
+        extras=_extras(case, seqlen_q, seqlen),
+        status=clean_text(record.status),
+        reason=clean_text(record.reason),
+        latency_ms=_positive(latency.median_ms),
+        latency_low_ms=_positive(latency.ci95_low_ms),
+        latency_high_ms=_positive(latency.ci95_high_ms),
+        latency_verdict=tuple(clean_text(word) for word in latency.verdict or ()),
+        launches=_whole(latency.launches),
+        peak_bytes=_whole(memory.peak_bytes),
+        peak_increment_bytes=_whole(memory.peak_increment_bytes),
+        predicted_peak_bytes=_whole(memory.predicted_peak_bytes),
+        compulsory_bytes=_whole(traffic.compulsory_bytes),
+        operand_bytes=_whole(traffic.operand_bytes),
+        requested_bytes=_whole(traffic.requested_bytes),
+        dram_bytes=_whole(traffic.dram_bytes),
+        useful_flops=_whole((record.flops or Flops()).useful),
+        max_abs_error=_not_negative(agreement.max_abs_error),
+        error_budget=_not_negative(agreement.budget),
+        budget_used=_not_negative(agreement.budget_used),
+        rms_relative_error=_not_negative(agreement.rms_relative_error),
+        softmax_distance=_not_negative(agreement.softmax_distance),
+        perplexity=_positive((record.quality or Quality()).perplexity),
+        execution=clean_text(provenance.execution),
+        reduced=clean_text(provenance.reduced),
+        reproduce=clean_text(provenance.reproduce),
+        absent={clean_text(key): clean_text(why) for key, why in record.unavailable.items()},
+    )
+
+
+def mask_words(mask: object) -> str:
+    """Return a mask as people say it: ``causal``, ``window 256``, ``window 256 both sides``."""
+    if not isinstance(mask, Mapping):
+        return clean_text(mask)
+    values = {clean_text(key): clean_text(value) for key, value in mask.items() if key != "name"}
+    if mask.get("name") == "sliding-window":
+        sides = "" if mask.get("causal", True) else " both sides"
+        return f"window {values.get('window_size', '')}{sides}"
+    return " ".join([clean_text(mask.get("name")), *(f"{key}={value}" for key, value in values.items())])
+
+
+def _extras(case: Mapping[str, Any], seqlen_q: int, seqlen: int) -> str:
+    said = {
+        key: value
+        for key, value in case.items()
+        if key not in SAID_ELSEWHERE and value not in (None, "", [], {}) and USUAL.get(key) != value
+    }
+    if seqlen_q != (1 if case.get("mode") == "decode" else seqlen):
+        said = {"seqlen_q": seqlen_q, **said}
+    return _pairs(said)
+
+
+def _pairs(values: Iterable[Any] | None) -> str:
+    items = values.items() if isinstance(values, Mapping) else ()
+    return ", ".join(f"{clean_text(key)}={clean_text(value)}" for key, value in items)
+
+
+def _number(value: object) -> float | None:
+    return (
+        float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        else None
+    )
+
+
+def _positive(value: object) -> float | None:
+    number = _number(value)
+    return number if number is not None and number > 0 else None
+
+
+def _not_negative(value: object) -> float | None:
+    number = _number(value)
+    return number if number is not None and number >= 0 else None
+
+
+def _whole(value: object) -> int | None:
+    """Return a count as an exact int: byte counts beyond 2**53 must not pass through a float."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if value >= 0 else None
+    number = _not_negative(value)
+    return None if number is None else round(number)

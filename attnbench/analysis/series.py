@@ -1,0 +1,259 @@
+"""Tidy series against the sequence length. In: `CaseRow`s and a `Metric`. Out: panels of series, every case in exactly one of them.
+
+A facet is what must be equal for two curves to be comparable. A panel is what is drawn in one pair of axes: a facet, or facets that
+differ in nothing but the mask when together they are few enough to tell apart.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+
+from attnbench.analysis.metrics import Metric
+from attnbench.analysis.rows import CaseRow
+
+SERIES_IN_A_PANEL = 9
+"""Masks share a panel only up to this many curves."""
+ORDER = {
+    "level": ("attention", "block", "model"),
+    "mode": ("fwd", "bwd", "fwd_bwd", "decode"),
+    "mask": ("causal", "full"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facet:
+    """The circumstances under which cases are comparable: everything but the implementation and the length."""
+
+    level: str
+    mode: str
+    mask: str
+    dtype: str
+    device: str
+    shape: str
+    extras: str
+
+    def sort_key(self) -> tuple[object, ...]:
+        """Known words in their natural order, others after them by name."""
+        return tuple(_rank(field.name, getattr(self, field.name)) for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One case in a series. Without a ``value`` it failed (``status`` is not ``ok``) or the quantity could not be had."""
+
+    seqlen: int
+    status: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    expected: float | None = None
+    limit: float | None = None
+    floor: float | None = None
+    reason: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the case itself has no result."""
+        return self.status != "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One curve: an implementation (with its options) under one mask in one run, by length."""
+
+    run: str
+    implementation: str
+    options: str
+    mask: str
+    label: str
+    """The implementation, and whatever else tells this curve from its neighbours."""
+    points: tuple[Point, ...]
+
+    @property
+    def measured(self) -> tuple[Point, ...]:
+        """The points that have a value."""
+        return tuple(point for point in self.points if point.value is not None)
+
+    @property
+    def failed(self) -> tuple[Point, ...]:
+        """The points whose case has no result."""
+        return tuple(point for point in self.points if point.failed)
+
+    @property
+    def absent(self) -> tuple[Point, ...]:
+        """The points whose case is fine but lacks this quantity."""
+        return tuple(point for point in self.points if not point.failed and point.value is None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One pair of axes. ``title`` holds what tells it from the other panels."""
+
+    metric: Metric
+    facet: Facet
+    """Of the first mask in it; curves under another one say so in their label."""
+    masks: tuple[str, ...]
+    title: str
+    series: tuple[Series, ...]
+
+    @property
+    def has_values(self) -> bool:
+        """Whether there is anything to draw as a curve."""
+        return any(series.measured for series in self.series)
+
+
+def facets_of(rows: Iterable[CaseRow]) -> dict[Facet, list[CaseRow]]:
+    """Group rows by facet, facets in reading order.
+
+    Suites may hold the tokens of a batch constant (``batch = tokens // seqlen``); then the tokens are the shape, not the batch.
+    """
+    groups: dict[Facet, list[CaseRow]] = defaultdict(list)
+    for row in rows:
+        groups[_facet(row)].append(row)
+    facets: dict[Facet, list[CaseRow]] = {}
+    for facet, members in groups.items():
+        for batch_words, part in _by_batch(members).items():
+            shape = ", ".join(word for word in (facet.shape, batch_words) if word)
+            facets[replace(facet, shape=shape)] = part
+    return dict(sorted(facets.items(), key=lambda item: item[0].sort_key()))
+
+
+def constants_of(facets: Iterable[Facet]) -> dict[str, str]:
+    """Return the facet fields that have the same value everywhere, with that value: said once instead of in every title."""
+    known = list(facets)
+    return {
+        field.name: getattr(known[0], field.name)
+        for field in fields(Facet)
+        if known and len({getattr(facet, field.name) for facet in known}) == 1
+    }
+
+
+def facet_title(facet: Facet, without: Iterable[str] = ()) -> str:
+    """Return what a facet is, leaving out the named fields."""
+    left_out = set(without)
+    parts = [
+        MODE_WORDS.get(facet.mode, facet.mode) if field.name == "mode" else getattr(facet, field.name)
+        for field in fields(facet)
+        if field.name not in left_out
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+MODE_WORDS = {"fwd": "forward", "bwd": "backward", "fwd_bwd": "forward + backward", "decode": "decode"}
+
+
+def panels_of(rows: Sequence[CaseRow], metric: Metric) -> list[Panel]:
+    """Return every panel of a metric. Every row is in exactly one series of one panel, whatever its status.
+
+    Of a metric that only kernels have, curves and panels without any value are left out.
+    """
+    facets = facets_of(rows)
+    constants = constants_of(facets)
+    groups: dict[Facet, list[Facet]] = defaultdict(list)
+    for facet in facets:
+        groups[replace(facet, mask="")].append(facet)
+    panels = []
+    for members in groups.values():
+        for together in _masks_together(members, facets):
+            series = series_of([row for facet in together for row in facets[facet]], metric)
+            panel = Panel(
+                metric=metric,
+                facet=together[0],
+                masks=tuple(facet.mask for facet in together),
+                title=facet_title(together[0], constants) or facet_title(together[0], ("shape", "extras")),
+                series=tuple(one for one in series if one.measured or not metric.kernels_only),
+            )
+            if panel.series:
+                panels.append(panel)
+    return panels
+
+
+def series_of(rows: Sequence[CaseRow], metric: Metric) -> list[Series]:
+    """Return one series per implementation, options, mask and run among comparable rows, in order of first appearance.
+
+    A label names the mask where it is not that of the first row.
+    """
+    groups: dict[tuple[str, str, str, str], list[CaseRow]] = defaultdict(list)
+    for row in rows:
+        groups[_series_key(row)].append(row)
+    first_mask = rows[0].mask if rows else ""
+    several_runs = len({key[3] for key in groups}) > 1
+    return [
+        Series(
+            implementation=implementation,
+            options=options,
+            mask=mask,
+            run=run,
+            label=_label(implementation, options, mask if mask != first_mask else "", run if several_runs else ""),
+            points=tuple(_point(row, metric) for row in sorted(members, key=lambda row: row.seqlen)),
+        )
+        for (implementation, options, mask, run), members in groups.items()
+    ]
+
+
+def _series_key(row: CaseRow) -> tuple[str, str, str, str]:
+    return row.implementation, row.options, row.mask, row.run
+
+
+def _label(implementation: str, *others: str) -> str:
+    said = [other for other in others if other]
+    return f"{implementation} ({'; '.join(said)})" if said else implementation
+
+
+def _point(row: CaseRow, metric: Metric) -> Point:
+    def number(name: str) -> float | None:
+        return getattr(row, name) if name else None
+
+    value = number(metric.value) if row.is_ok else None
+    return Point(
+        seqlen=row.seqlen,
+        status=row.status,
+        value=value,
+        low=number(metric.low),
+        high=number(metric.high),
+        expected=number(metric.expected),
+        limit=number(metric.limit),
+        floor=number(metric.floor),
+        reason=row.why_absent(*metric.record_field) if row.is_ok and value is None else row.reason,
+    )
+
+
+def _facet(row: CaseRow) -> Facet:
+    heads = f"{row.num_heads} heads" if row.num_heads else ""
+    if row.num_kv_heads != row.num_heads:
+        heads += f" on {row.num_kv_heads}"
+    width = f" × {row.head_dim}" if row.head_dim else ""
+    if row.head_dim_v != row.head_dim:
+        width += f"/{row.head_dim_v}"
+    return Facet(
+        level=f"{row.level} {row.preset}".strip(),
+        mode=row.mode,
+        mask=row.mask,
+        dtype=row.dtype,
+        device=row.device,
+        shape=heads + width,
+        extras=row.extras,
+    )
+
+
+def _by_batch(rows: Sequence[CaseRow]) -> dict[str, list[CaseRow]]:
+    """Split rows by batch, unless batch × seqlen is the same throughout."""
+    batches = {row.batch for row in rows}
+    tokens = {row.batch * row.seqlen_q for row in rows}
+    if len(batches) > 1 and len(tokens) == 1:
+        return {f"{tokens.pop()} tokens": list(rows)}
+    parts: dict[str, list[CaseRow]] = defaultdict(list)
+    for row in rows:
+        parts[f"batch {row.batch}" if row.batch else ""].append(row)
+    return parts
+
+
+def _masks_together(members: Sequence[Facet], facets: dict[Facet, list[CaseRow]]) -> list[list[Facet]]:
+    curves = {_series_key(row) for facet in members for row in facets[facet]}
+    return [list(members)] if len(curves) <= SERIES_IN_A_PANEL else [[facet] for facet in members]
+
+
+def _rank(name: str, value: str) -> tuple[int, str]:
+    known = ORDER.get(name, ())
+    first_word = value.split(" ")[0]
+    return (known.index(first_word), value) if first_word in known else (len(known), value)

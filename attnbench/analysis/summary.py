@@ -1,0 +1,229 @@
+"""First findings that follow from the records alone. In: `CaseRow`s. Out: `Summary`: rankings, growth, failures, accuracy, doubts.
+
+No fits: an exponent here is the secant between the last two lengths, ``log(y2 / y1) / log(n2 / n1)``, and is labelled as such.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from attnbench.analysis.metrics import LATENCY, PEAK_MEMORY, Metric
+from attnbench.analysis.rows import CaseRow
+from attnbench.analysis.series import Facet, Point, Series, facets_of, series_of
+
+VALID = "valid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One implementation's place: its value and how many times the best one's that is."""
+
+    label: str
+    value: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Comparable implementations at the longest length that most of them reach, best first."""
+
+    metric: Metric
+    facet: Facet
+    seqlen: int
+    standings: tuple[Standing, ...]
+    tied: tuple[str, ...]
+    """Those whose 95 % interval overlaps the best one's, the best included; empty if the best stands alone."""
+    missing: tuple[str, ...]
+    """Those that have no value at this length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalExponent:
+    """How a quantity grows between two neighbouring lengths: ``value ~ seqlen ** exponent``."""
+
+    metric: Metric
+    facet: Facet
+    label: str
+    seqlen_from: int
+    seqlen_to: int
+    exponent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Cases of one implementation in one facet that ended alike."""
+
+    facet: Facet
+    label: str
+    status: str
+    seqlens: tuple[int, ...]
+    reason: str
+    """Of the shortest one."""
+    expected_bytes: int | None
+    """What the shortest one was predicted to need."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """A quantity that fine cases lack, with the reason, and for whom."""
+
+    field: str
+    reason: str
+    implementations: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """How the outputs compare with the float64 truth."""
+
+    checked: int
+    incorrect: int
+    closest: CaseRow | None
+    """The correct case that used most of its error budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """All first findings of a report."""
+
+    tally: dict[str, int]
+    latency: tuple[Ranking, ...]
+    memory: tuple[Ranking, ...]
+    growth: tuple[LocalExponent, ...]
+    failures: tuple[Failure, ...]
+    absences: tuple[Absence, ...]
+    accuracy: Accuracy
+    doubts: dict[str, int]
+    """Verdict of a latency other than ``valid`` -> how many cases carry it."""
+    timed: int
+    other_functions: tuple[str, ...]
+    """Implementations that compute another function than softmax attention."""
+
+
+def summarize(rows: Sequence[CaseRow]) -> Summary:
+    """Return the first findings."""
+    facets = facets_of(rows)
+    return Summary(
+        tally=dict(Counter(row.status for row in rows)),
+        latency=tuple(_rankings(facets, LATENCY)),
+        memory=tuple(_rankings(facets, PEAK_MEMORY)),
+        growth=tuple(exponent for metric in (LATENCY, PEAK_MEMORY) for exponent in _growth(facets, metric)),
+        failures=tuple(_failures(facets)),
+        absences=tuple(_absences(rows)),
+        accuracy=_accuracy(rows),
+        doubts=dict(Counter(word for row in rows for word in row.latency_verdict if word != VALID)),
+        timed=sum(row.latency_ms is not None for row in rows),
+        other_functions=tuple(sorted({row.implementation for row in rows if row.softmax_distance is not None})),
+    )
+
+
+def common_length(series: Iterable[Series]) -> int | None:
+    """Return the longest length at which every series with any value has one, else the longest that most have; None without values."""
+    reached = [{point.seqlen for point in one.measured} for one in series]
+    counts = Counter(length for lengths in reached for length in lengths)
+    return max(counts, key=lambda length: (counts[length], length), default=None)
+
+
+def rank(series: Sequence[Series], metric: Metric, facet: Facet) -> Ranking | None:
+    """Rank comparable series at their longest common length, smallest value first; None if fewer than two have a value there."""
+    seqlen = common_length(series)
+    at: dict[str, Point] = {
+        one.label: point for one in series for point in one.measured if point.seqlen == seqlen
+    }
+    order = sorted(at, key=lambda label: at[label].value or 0.0)
+    if seqlen is None or len(order) < 2:
+        return None
+    best = at[order[0]]
+    values = {label: at[label].value or 0.0 for label in order}
+    tied = tuple(label for label in order if label == order[0] or _overlap(best, at[label]))
+    return Ranking(
+        metric=metric,
+        facet=facet,
+        seqlen=seqlen,
+        standings=tuple(
+            Standing(label=label, value=values[label], ratio=_ratio(values[label], values[order[0]])) for label in order
+        ),
+        tied=tied if len(tied) > 1 else (),
+        missing=tuple(one.label for one in series if one.label not in at),
+    )
+
+
+def local_exponent(points: Sequence[Point]) -> tuple[int, int, float] | None:
+    """Return ``(n1, n2, log(y2 / y1) / log(n2 / n1))`` of the last two points; None if there are not two positive ones."""
+    positive = [(point.seqlen, point.value) for point in points if point.value and point.value > 0 and point.seqlen > 0]
+    if len(positive) < 2:
+        return None
+    (n1, y1), (n2, y2) = positive[-2:]
+    return (n1, n2, math.log(y2 / y1) / math.log(n2 / n1)) if n2 > n1 else None
+
+
+def _rankings(facets: dict[Facet, list[CaseRow]], metric: Metric) -> Iterable[Ranking]:
+    for facet, rows in facets.items():
+        ranking = rank(series_of(rows, metric), metric, facet)
+        if ranking:
+            yield ranking
+
+
+def _growth(facets: dict[Facet, list[CaseRow]], metric: Metric) -> Iterable[LocalExponent]:
+    for facet, rows in facets.items():
+        for series in series_of(rows, metric):
+            secant = local_exponent(series.measured)
+            if secant:
+                yield LocalExponent(
+                    metric=metric,
+                    facet=facet,
+                    label=series.label,
+                    seqlen_from=secant[0],
+                    seqlen_to=secant[1],
+                    exponent=secant[2],
+                )
+
+
+def _failures(facets: dict[Facet, list[CaseRow]]) -> Iterable[Failure]:
+    for facet, rows in facets.items():
+        for series in series_of(rows, PEAK_MEMORY):
+            by_status: dict[str, list[Point]] = defaultdict(list)
+            for point in series.failed:
+                by_status[point.status].append(point)
+            for status, points in by_status.items():
+                yield Failure(
+                    facet=facet,
+                    label=series.label,
+                    status=status,
+                    seqlens=tuple(point.seqlen for point in points),
+                    reason=points[0].reason,
+                    expected_bytes=None if points[0].expected is None else int(points[0].expected),
+                )
+
+
+def _absences(rows: Iterable[CaseRow]) -> list[Absence]:
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in rows:
+        if row.is_ok:
+            for name, reason in row.absent.items():
+                found[name, reason].append(row.implementation)
+    return [
+        Absence(field=name, reason=reason, implementations=tuple(dict.fromkeys(who)), count=len(who))
+        for (name, reason), who in found.items()
+    ]
+
+
+def _accuracy(rows: Sequence[CaseRow]) -> Accuracy:
+    used = [row for row in rows if row.is_ok and row.budget_used is not None]
+    return Accuracy(
+        checked=sum(row.max_abs_error is not None for row in rows),
+        incorrect=sum(row.status == "incorrect" for row in rows),
+        closest=max(used, key=lambda row: row.budget_used or 0.0, default=None),
+    )
+
+
+def _overlap(best: Point, other: Point) -> bool:
+    return best.high is not None and other.low is not None and other.low <= best.high
+
+
+def _ratio(value: float, best: float) -> float:
+    if best > 0:
+        return value / best
+    return 1.0 if value == best else math.inf

@@ -1,0 +1,83 @@
+"""Log axes that read well. In: a range. Out: limits and labelled ticks (``256, 1k, 4k``; ``1, 10 ms``; ``1 MiB, 16 MiB``)."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+from attnbench.analysis.metrics import Unit
+from attnbench.render.numbers import format_bytes, format_seqlen, shorten_exponent
+
+MOST_TICKS = 7
+LEAST_SPAN = 4.0
+"""A range narrower than this factor is widened, so that noise does not look like a trend."""
+
+
+def set_seqlen_axis(axes: Axes, seqlens: Iterable[int]) -> None:
+    """Give the x axis a log scale with a tick at every length, or at powers of two where there are too many."""
+    known = sorted({seqlen for seqlen in seqlens if seqlen > 0}) or [1]
+    axes.set_xlim(known[0] / 1.35, known[-1] * 1.35)
+    ticks = known if len(known) <= MOST_TICKS else _powers_of_two(known[0], known[-1])
+    _fix_ticks(axes.xaxis, ticks, [format_seqlen(tick) for tick in ticks])
+
+
+def set_value_axis(axes: Axes, values: Iterable[float], unit: Unit) -> None:
+    """Give the y axis log limits around the positive values, and few round ticks."""
+    low, high = padded_range([value for value in values if value > 0])
+    axes.set_ylim(low, high)
+    ticks = _byte_ticks(low, high) if unit == "bytes" else _decimal_ticks(low, high)
+    labels: dict[Unit, Callable[[float], str]] = {"bytes": format_bytes_tick, "ms": plain_tick, "number": plain_tick}
+    _fix_ticks(axes.yaxis, ticks, [labels[unit](tick) for tick in ticks])
+
+
+def padded_range(values: Sequence[float]) -> tuple[float, float]:
+    """Return limits with room around the values, at least a factor `LEAST_SPAN` apart; 1 to 1024 without any."""
+    if not values:
+        return 1.0, 1024.0
+    low, high = min(values), max(values)
+    margin = max((high / low) ** 0.08, 1.15)
+    low, high = low / margin, high * margin
+    if high / low < LEAST_SPAN:
+        middle = math.sqrt(low * high)
+        low, high = middle / math.sqrt(LEAST_SPAN), middle * math.sqrt(LEAST_SPAN)
+    return low, high
+
+
+def plain_tick(value: float) -> str:
+    """Return a tick of the form 1, 2 or 5 times a power of ten."""
+    return f"{value:g}" if 1e-3 <= value < 1e5 else shorten_exponent(f"{value:.0e}")
+
+
+def format_bytes_tick(value: float) -> str:
+    """Return a power of two without decimals: ``16 MiB``."""
+    return format_bytes(value).replace(".00", "").replace(".0", "")
+
+
+def _fix_ticks(axis: Axis, ticks: Sequence[float], labels: Sequence[str]) -> None:
+    axis.set_major_locator(FixedLocator(list(ticks)))
+    axis.set_major_formatter(FixedFormatter(list(labels)))
+    axis.set_minor_locator(NullLocator())
+
+
+def _powers_of_two(low: float, high: float) -> list[int]:
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    step = max(1, math.ceil((last - first + 1) / MOST_TICKS))
+    return [2**power for power in range(first, last + 1, step)]
+
+
+def _byte_ticks(low: float, high: float) -> list[float]:
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    step = next(step for step in (1, 2, 5, 10, 20, 40, 80) if (last - first) / step < MOST_TICKS)
+    aligned = range(math.ceil(first / step) * step, last + 1, step)
+    return [2.0**power for power in aligned] or [2.0**first]
+
+
+def _decimal_ticks(low: float, high: float) -> list[float]:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    span = math.log10(high / low)
+    mantissas = (1, 2, 5) if span < 2 else (1, 3) if span < 3 else (1,)
+    step = max(1, math.ceil(span / MOST_TICKS))
+    every = [mantissa * 10.0**power for power in range(first, last + 1, step) for mantissa in mantissas]
+    return [tick for tick in every if low <= tick <= high]

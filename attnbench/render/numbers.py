@@ -1,0 +1,86 @@
+"""Numbers as people read them. In: a value and its unit. Out: a short text; what is absent is a dash, never a zero."""
+
+from attnbench.analysis.metrics import Unit
+
+ABSENT = "–"
+BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def format_value(value: float | None, unit: Unit) -> str:
+    """Return a value in its unit."""
+    if value is None:
+        return ABSENT
+    if unit == "ms":
+        return format_ms(value)
+    return format_bytes(value) if unit == "bytes" else format_number(value)
+
+
+def format_ms(value: float) -> str:
+    """Return a duration with three significant digits: ``412 µs``, ``3.14 ms``, ``1.20 s``."""
+    for limit, factor, unit in ((1.0, 1e3, "µs"), (1e3, 1.0, "ms"), (float("inf"), 1e-3, "s")):
+        if value < limit:
+            return f"{three_digits(value * factor)} {unit}"
+    return ABSENT
+
+
+def format_bytes(value: float) -> str:
+    """Return a byte count in binary units with three significant digits; below 1 KiB it is exact."""
+    size, unit = float(value), 0
+    while size >= 1024 and unit < len(BINARY_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.0f} B" if unit == 0 else f"{three_digits(size)} {BINARY_UNITS[unit]}"
+
+
+def format_number(value: float) -> str:
+    """Return a plain number with two significant digits: ``0.012``, ``3.1e-7``."""
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e4:
+        return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}"
+    return shorten_exponent(f"{value:.1e}")
+
+
+def format_seqlen(seqlen: int) -> str:
+    """Return a length as people write it: ``512``, ``4k`` for 4096."""
+    return f"{seqlen // 1024}k" if seqlen >= 1024 and seqlen % 1024 == 0 else str(seqlen)
+
+
+def format_seqlens(seqlens: tuple[int, ...]) -> str:
+    """Return several lengths: up to three of them one by one, more as a range."""
+    if len(seqlens) > 3:
+        return f"{format_seqlen(min(seqlens))} to {format_seqlen(max(seqlens))}"
+    return ", ".join(format_seqlen(seqlen) for seqlen in seqlens)
+
+
+def format_ratio(ratio: float) -> str:
+    """Return how many times: ``1.04``, ``3.2``, ``47``."""
+    if ratio < 1.1:
+        return f"{ratio:.2f}"
+    return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
+
+
+def format_percent(fraction: float | None) -> str:
+    """Return a share in percent."""
+    if fraction is None:
+        return ABSENT
+    percent = 100 * fraction
+    return f"{percent:.0f} %" if percent >= 1 or percent == 0 else f"{percent:.1g} %"
+
+
+def three_digits(value: float) -> str:
+    """Return at least three significant digits without an exponent: ``0.412``, ``31.4``, ``1234``."""
+    if value == 0:
+        return "0"
+    decimals = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{decimals}f}" if value >= 1 else f"{value:.3g}"
+
+
+def shorten_exponent(text: str) -> str:
+    """Return ``1e-07`` as ``1e-7``."""
+    mantissa, _, exponent = text.partition("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}" if exponent else text
+
+
+def plural(count: int, noun: str) -> str:
+    """Return ``1 case``, ``2 cases``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

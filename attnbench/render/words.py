@@ -1,0 +1,180 @@
+"""Findings as sentences. In: `Summary` and its parts. Out: plain text, the same in HTML, Markdown and the terminal."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from attnbench.analysis.report import Report
+from attnbench.analysis.series import Facet, facet_title
+from attnbench.analysis.summary import Failure, LocalExponent, Ranking, Summary
+from attnbench.render.numbers import (
+    format_bytes,
+    format_percent,
+    format_ratio,
+    format_seqlen,
+    format_seqlens,
+    format_value,
+    plural,
+)
+
+STATUS_WORDS = {
+    "ok": "right, and measured",
+    "unsupported": "the implementation does not offer this",
+    "incorrect": "outside its error budget: it gets no speed",
+    "oom": "out of memory, predicted or hit",
+    "timeout": "took longer than the limit",
+    "crashed": "the process died",
+    "error": "raised an error",
+}
+VERDICT_WORDS = {
+    "valid": "nothing speaks against it",
+    "few_samples": "too few samples for an interval of 95 %",
+    "noisy": "the interval of the median is wide",
+    "shared": "other processes took part of the processor meanwhile",
+    "throttled": "the hardware slowed itself down",
+    "below_resolution": "shorter than the timer can tell",
+    "implausible": "faster than the hardware allows",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the records say about one facet: ``(subject, sentence)`` each."""
+
+    title: str
+    lines: tuple[tuple[str, str], ...]
+
+
+def answers(report: Report) -> list[Answer]:
+    """Return the first-screen answer of every facet that has one."""
+    found = []
+    for facet in report.facets:
+        summary = report.summary
+        growth = growth_words([one for one in summary.growth if one.facet == facet])
+        lines = [
+            *(("Speed", speed_sentence(ranking)) for ranking in summary.latency if ranking.facet == facet),
+            *(("Memory", memory_sentence(ranking)) for ranking in summary.memory if ranking.facet == facet),
+            *((("Growth", growth),) if growth else ()),
+            *(("Failed", failure_sentence(failure)) for failure in summary.failures if failure.facet == facet),
+        ]
+        if lines:
+            found.append(Answer(title_of(facet, report), tuple(lines)))
+    return found
+
+
+def title_of(facet: Facet, report: Report) -> str:
+    """Return what tells a facet from the others of the report, or its level, mode and mask if it is the only one."""
+    return facet_title(facet, report.constants) or facet_title(facet, ("shape", "extras", "dtype", "device"))
+
+
+def constants_words(report: Report) -> str:
+    """Return what holds for every case."""
+    return facet_title(report.facets[0], [name for name in FACET_FIELDS if name not in report.constants]) if report.facets else ""
+
+
+FACET_FIELDS = ("level", "mode", "mask", "dtype", "device", "shape", "extras")
+
+
+def speed_sentence(ranking: Ranking) -> str:
+    """Return who is fastest at the longest common length, and by how much."""
+    best, *others = ranking.standings
+    where = f"At {format_seqlen(ranking.seqlen)} tokens"
+    least = format_value(best.value, ranking.metric.unit)
+    if ranking.tied:
+        text = f"{where} {_and(ranking.tied)} are fastest ({least}); their 95 % intervals overlap"
+    else:
+        text = f"{where} {best.label} is fastest ({least})"
+    rest = [
+        f"{format_ratio(other.ratio)} times faster than {other.label} ({format_value(other.value, ranking.metric.unit)})"
+        for other in others
+        if other.label not in ranking.tied
+    ]
+    return text + (f": {_and(rest)}" if rest else "") + _without("latency", ranking.missing) + "."
+
+
+def memory_sentence(ranking: Ranking) -> str:
+    """Return who needs least memory at the longest common length, and how much more the one that needs most does."""
+    unit = ranking.metric.unit
+    best, worst = ranking.standings[0], ranking.standings[-1]
+    least = [standing.label for standing in ranking.standings if standing.value == best.value]
+    verb = "needs" if len(least) == 1 else "need"
+    text = f"At {format_seqlen(ranking.seqlen)} tokens {_and(least)} {verb} least memory ({format_value(best.value, unit)})"
+    if worst.value > best.value:
+        times = f"{format_ratio(worst.ratio)} times as much" if worst.ratio < float("inf") else "most"
+        text += f"; {worst.label} needs {times} ({format_value(worst.value, unit)})"
+    return text + _without("peak memory", ranking.missing) + "."
+
+
+def growth_words(growth: Iterable[LocalExponent]) -> str:
+    """Return every implementation's local exponents, by quantity and pair of lengths; empty if there are none."""
+    groups: dict[tuple[str, int, int], list[LocalExponent]] = {}
+    for one in growth:
+        groups.setdefault((one.metric.title, one.seqlen_from, one.seqlen_to), []).append(one)
+    parts = [
+        f"{title}, {format_seqlen(start)} to {format_seqlen(end)}: "
+        + ", ".join(f"{one.label} n^{one.exponent:.2f}" for one in sorted(members, key=lambda one: one.exponent))
+        for (title, start, end), members in groups.items()
+    ]
+    return ". ".join(parts) + "." if parts else ""
+
+
+GROWTH_NOTE = "Growth is the slope between the last two lengths that were measured, on log axes: a local exponent, not a fit."
+
+
+def failure_sentence(failure: Failure) -> str:
+    """Return where an implementation has no result, why in a word, and what it would have needed."""
+    need = (
+        f"; predicted to need {format_bytes(failure.expected_bytes)} at {format_seqlen(failure.seqlens[0])}"
+        if failure.status == "oom" and failure.expected_bytes
+        else ""
+    )
+    return f"{failure.label}: {failure.status} at {format_seqlens(failure.seqlens)}{need}."
+
+
+def tally_words(summary: Summary) -> str:
+    """Return how many cases ended how: ``90 cases: 81 ok, 8 unsupported, 1 oom``."""
+    parts = ", ".join(f"{count} {status}" for status, count in by_rank(summary.tally))
+    return f"{plural(sum(summary.tally.values()), 'case')}{': ' if parts else ''}{parts}"
+
+
+def by_rank(tally: dict[str, int]) -> list[tuple[str, int]]:
+    """Return statuses in a fixed order, unknown ones last."""
+    order = list(STATUS_WORDS)
+    return sorted(tally.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))
+
+
+def accuracy_sentence(summary: Summary) -> str:
+    """Return how results compare with the float64 truth."""
+    accuracy = summary.accuracy
+    if not accuracy.checked:
+        return "No result was compared with the float64 truth."
+    text = f"{plural(accuracy.checked, 'result')} compared with the float64 truth, {accuracy.incorrect or 'none'} outside the budget"
+    closest = accuracy.closest
+    if closest is not None:
+        where = f"{closest.implementation} at {format_seqlen(closest.seqlen)}, {closest.dtype}"
+        text += f"; of those within, the closest used {format_percent(closest.budget_used)} of it ({where})"
+    return text + "."
+
+
+def doubt_sentence(summary: Summary) -> str:
+    """Return which latencies to take with care; empty if none."""
+    if not summary.doubts:
+        return ""
+    parts = [f"{count} {word.replace('_', ' ')}" for word, count in sorted(summary.doubts.items())]
+    return f"Of {plural(summary.timed, 'latency').replace('latencys', 'latencies')}, take with care: {', '.join(parts)}."
+
+
+def other_function_sentence(summary: Summary) -> str:
+    """Return who computes something other than softmax attention; empty if nobody."""
+    if not summary.other_functions:
+        return ""
+    who = _and(summary.other_functions)
+    verb = "computes" if len(summary.other_functions) == 1 else "compute"
+    return f"{who} {verb} another function than softmax attention: compared on cost, judged against its own definition."
+
+
+def _without(what: str, labels: Sequence[str]) -> str:
+    return f". No {what} there: {', '.join(labels)}" if labels else ""
+
+
+def _and(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
