@@ -155,7 +155,7 @@ def sample_programs(problem: Problem) -> ProgramSample:
 
 
 def _lines(values: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Cut the columns of ``values [quantity, T]`` into runs ``first … last`` where every quantity is a line."""
+    """Cut the columns of ``values [quantity, T]`` into runs ``first … last`` of straight lines."""
     steps = np.diff(values, axis=1)
     turns = np.flatnonzero((np.diff(steps, axis=1) != 0).any(axis=0)) + 1
     runs, first = [], 0

@@ -1,4 +1,4 @@
-"""The FlashAttention forward kernel as one operator, ``attnbench::flash_forward``. In: q, k, v. Out: out, lse.
+"""The FlashAttention forward kernel as one operator, `attnbench::flash_forward`. In: q, k, v. Out: out, lse.
 
 On CUDA the kernel is compiled; on the CPU it runs in Triton's interpreter alone, where ``TRITON_INTERPRET=1``
 must be set before triton is imported. Fake tensors, byte counters and FLOP counters see one operator.
@@ -24,6 +24,14 @@ from ._flash_tiles import padded_width, tile_for
 
 LOG2_E = math.log2(math.e)
 
+# `torch.library.custom_op` says the same in fewer words, but its first call imports torch._dynamo: 1.4 s.
+_LIBRARY = torch.library.Library("attnbench", "FRAGMENT")
+_LIBRARY.define(
+    "flash_forward(Tensor q, Tensor k, Tensor v, int[] query_starts, int[] key_limits, "
+    "int? left, int? right, float scale, int[] tile) -> (Tensor out, Tensor lse)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
 
 def flash_forward(q: Tensor, k: Tensor, v: Tensor, *, problem: Problem) -> AttentionOutput:
     """``softmax(q kᵀ · scale + mask) v`` and its float32 ``lse``, tile by tile; the scores are never held.
@@ -38,22 +46,15 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, *, problem: Problem) -> Atten
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise RuntimeError("the FlashAttention kernel has no backward pass; call it under torch.no_grad()")
     band = effective_band(problem)
-    out, lse = flash_forward_operator(
-        q,
-        k,
-        v,
-        problem.query_starts,
-        problem.key_limits,
-        band.left,
-        band.right,
-        problem.softmax_scale,
-        tile_for(problem),
+    starts, limits = problem.query_starts, problem.key_limits
+    operator = torch.ops.attnbench.flash_forward
+    return AttentionOutput(
+        *operator(q, k, v, starts, limits, band.left, band.right, problem.softmax_scale, tile_for(problem))
     )
-    return AttentionOutput(out, lse)
 
 
-@torch.library.custom_op("attnbench::flash_forward", mutates_args=())
-def flash_forward_operator(
+@torch.library.impl(_LIBRARY, "flash_forward", "CompositeExplicitAutograd")
+def _launch(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -124,13 +125,15 @@ def _allocate(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype, filling:
 
 @lru_cache(maxsize=256)
 def _bounds(query_starts: tuple[int, ...], key_limits: tuple[int, ...], device: torch.device) -> Tensor:
-    """First query position and number of keys, ``[B, 2]`` int32; kept, so that a second call copies nothing."""
+    """First query position and number of keys, ``[B, 2]`` int32; kept, so that calls copy nothing."""
     return torch.tensor([query_starts, key_limits], dtype=torch.int32).t().contiguous().to(device)
 
 
-@flash_forward_operator.register_fake
 def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+torch.library.register_fake("attnbench::flash_forward", _shapes, lib=_LIBRARY)
 
 
 @register_flop_formula(torch.ops.attnbench.flash_forward)

@@ -71,7 +71,7 @@ def _target_by_driver() -> str:
 
 
 def tile_for(problem: Problem) -> Tile:
-    """Return the tile for a problem; ``block_q``, ``block_k``, ``num_warps``, ``num_stages`` override the table.
+    """Return the tile for a problem; the options named in ``OPTIONS`` override the table.
 
     On a GPU a short query side (decoding) takes the shortest tile that holds it. On the CPU tiles are large:
     an interpreted step costs about the same whatever its size.

@@ -1,4 +1,4 @@
-"""Bytes that Triton kernels ask for, counted in the interpreter. In: a traced call. Out: exact bytes a launch.
+"""Bytes that Triton kernels ask for, counted in the interpreter. In: a traced call. Out: bytes a launch.
 
 Every global access of an interpreted kernel passes through four methods of one builder object; while a trace
 is active, attributes of that object stand over them and count the elements whose mask is set. A launch can be
