@@ -11,7 +11,7 @@ def parse_length(value: int | str) -> int:
     Raises:
         UsageError: neither a whole number that is not negative nor one followed by ``k``.
     """
-    match = re.fullmatch(r"(\d+)([kK]?)", str(value).strip())
+    match = re.fullmatch(r"([0-9]+)([kK]?)", str(value).strip())
     if isinstance(value, bool) or not match:
         raise UsageError(
             f"{value!r} is not a length; expected a whole number such as 4096, or '4k' (k = 1024)"

@@ -22,11 +22,11 @@ class Place:
     @classmethod
     def of_path(cls, path: str) -> "Place":
         """Read a path as msgspec writes it: ``$.defaults.seqlen[...]``."""
-        match = re.match(r"\$(?:\.(\w+))?(?:\[(\d+)\])?(?:\.(\w+))?", path)
+        match = re.match(r"\$(?:\.([\w-]+))?(?:\[(\d+)\])?(?:\.(.+?))?(?:\[|$)", path)
         table, index, key = match.groups() if match else (None, None, None)
-        if table in ("defaults", "measure", "sweep"):
-            return cls(table, int(index or 0), key or "")
-        return cls("", 0, table or "")
+        if key or index:
+            return cls(table or "", int(index or 0), key or "")
+        return cls(key=table or "")
 
     def line(self, text: str) -> int:
         """Return the line of the key, counted from 1, or of its table's header where the key is not found."""
@@ -36,6 +36,8 @@ class Place:
             if header := _HEADER.match(line):
                 table = header[2]
                 seen += table == "sweep"
+                if not self.table and table == self.key:
+                    return number
                 if self._is_in(table, seen):
                     header_line = number
             elif wanted and self._is_in(table, seen) and wanted.match(line):

@@ -10,7 +10,7 @@ from attnbench.contract.errors import UsageError, nearest
 
 from .keys import CaseKeys, SuiteFile
 from .places import Place
-from .settings import METRICS, MeasureSettings
+from .settings import MeasureSettings
 
 TABLES: dict[str, type[msgspec.Struct]] = {
     "": SuiteFile,
@@ -43,23 +43,19 @@ def usage_error(source: str, text: str, place: Place, message: str) -> UsageErro
 def _explained(message: str, text: str, source: str) -> UsageError:
     """Translate msgspec's message."""
     message, _, path = message.partition(" - at ")
-    place = Place.of_path(path.strip("`") or "$")
+    path = path.strip("`") or "$"
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", message)
+    place = Place.of_path(f"{path}.{unknown[1]}" if unknown else path)
     table = TABLES[place.table]
     known = list(table.__struct_fields__)
-    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message):
-        key = unknown[1]
-        place = Place(place.table, place.index, key)
-        return usage_error(
-            source,
-            text,
-            place,
-            f"unknown key {key!r}{nearest(key, known)}; expected one of {', '.join(known)}",
-        )
+    if unknown:
+        choices = f"{nearest(place.key, known)}; expected one of {', '.join(known)}"
+        return usage_error(source, text, place, f"unknown key {place.key!r}{choices}")
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
         return usage_error(source, text, place, f"the key {missing[1]!r} is missing")
     if wrong := re.fullmatch(r"Invalid enum value '(.*)'", message):
-        choices = METRICS if place.key == "metrics" else _words(_expected(table, place.key))
-        got = f"{wrong[1]!r}{nearest(wrong[1], choices)}"
+        words = re.findall(r"[\w-]+", _expected(table, place.key))
+        got = f"{wrong[1]!r}{nearest(wrong[1], words)}"
     else:
         got = message[:1].lower() + message[1:]
     return usage_error(source, text, place, f"{place.key}: expected {_expected(table, place.key)}; got {got}")
@@ -70,7 +66,3 @@ def _expected(table: type[msgspec.Struct], key: str) -> str:
     hint: Any = get_type_hints(table, include_extras=True).get(key)
     descriptions = [meta.description for meta in getattr(hint, "__metadata__", ()) if meta.description]
     return descriptions[0] if descriptions else "something else"
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[\w-]+", text)
