@@ -96,12 +96,6 @@ def default_threads() -> tuple[int, str]:
     return threads, f"{cores} usable physical cores: one left to the system, at most {_MOST_THREADS}"
 
 
-def measuring_cores(threads: int) -> tuple[int, ...] | None:
-    """The cores to measure on, away from core 0, which serves most interrupts; None: there is no choice."""
-    cores = physical_cores()
-    return tuple(cores[-threads:]) if threads < len(cores) else None
-
-
 def cuda_devices() -> list[CudaDevice]:
     """The NVIDIA GPUs this process may use, after `CUDA_VISIBLE_DEVICES`; empty without a driver."""
     visible = nvml.visible(nvml.gpu_uuids(), os.environ.get("CUDA_VISIBLE_DEVICES"))

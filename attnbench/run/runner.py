@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from attnbench.contract.errors import UsageError
-from attnbench.device.hardware import default_threads, measuring_cores
+from attnbench.device.hardware import default_threads
 from attnbench.measure.record import Record
 from attnbench.plan.case import LEVELS, Case
 from attnbench.plan.suite import Suite, load_suite
@@ -96,24 +96,20 @@ def run_suite(
         RunInterruptedError: interrupted; what was measured is kept.
         StorageError: the disk is full; what was written is kept.
     """
-    if suite is None and resume is None:
-        raise UsageError("nothing to run: name a suite, or a run to resume")
     if isinstance(suite, str | Path):
         suite = load_suite(suite, implementations=implementations, seqlens=seqlens, device=device)
-    plan = Plan.of_suite(suite) if suite is not None else Plan.of_run(load_run(resume or ""))
+    before = None if resume is None else load_run(resume)
+    plan = _plan(suite, before)
     observer = observer or _Silent()
     gpu = plan.gpu()
     threads, _ = default_threads()
     limits = memory_limits(memory_limit_bytes, gpu)
     launch = {**circumstances(command), "isolate": isolate, "threads": threads, "memory_limits": limits}
-    writer = (
-        _create(plan, launch, output) if resume is None else _resume(plan, launch, Path(resume), observer)
-    )
+    writer = _create(plan, launch, output) if before is None else _resume(before, launch, observer)
     with writer, tempfile.TemporaryDirectory(prefix="attnbench-") as scratch:
         settings = ExecutorSettings(
             measure=plan.measure,
             threads=threads,
-            cores=measuring_cores(threads),
             memory_limits=limits,
             scratch=Path(scratch),
             log=writer.path.absolute() / _LOG,
@@ -131,7 +127,7 @@ def run_cases(cases: Sequence[Case], executor: Executor, writer: RunWriter, obse
         RunInterruptedError: interrupted; `run.json` says so.
         StorageError: a record could not be written.
     """
-    done = {record.case_id for record in load_run(writer.path).records if record.status not in RETRIED}
+    done = _finished(load_run(writer.path))
     observer.started(writer.path, len(cases), len(done))
     status = "failed"
     try:
@@ -148,6 +144,17 @@ def run_cases(cases: Sequence[Case], executor: Executor, writer: RunWriter, obse
         raise RunInterruptedError(writer.path) from None
     finally:
         _finish(writer, status)
+
+
+def cases_left(suite: Suite | None, resume: str | Path | None) -> list[Case]:
+    """What `run_suite` would measure, in its order; nothing is run or written.
+
+    Raises:
+        UsageError: as `run_suite`.
+    """
+    run = None if resume is None else load_run(resume)
+    done = set() if run is None else _finished(run)
+    return [case for case in ordered(_plan(suite, run).cases) if case.case_id not in done]
 
 
 def ordered(cases: Sequence[Case], isolate: Isolation = "case") -> list[Case]:
@@ -168,6 +175,24 @@ def ordered(cases: Sequence[Case], isolate: Isolation = "case") -> list[Case]:
     return sorted(cases, key=key)
 
 
+def _plan(suite: Suite | None, run: Run | None) -> Plan:
+    if run is not None:
+        plan = Plan.of_run(run)
+        if suite is not None and not plan.same_work(Plan.of_suite(suite)):
+            raise UsageError(
+                f"the run {str(run.path)!r} was started with another suite, other cases or other settings: "
+                f"resume it without naming a suite, or start a new run"
+            )
+        return plan
+    if suite is None:
+        raise UsageError("nothing to run: name a suite, or a run to resume")
+    return Plan.of_suite(suite)
+
+
+def _finished(run: Run) -> set[str]:
+    return {record.case_id for record in run.records if record.status not in RETRIED}
+
+
 def _create(plan: Plan, launch: dict[str, object], output: str | Path | None) -> RunWriter:
     path = Path(output) if output is not None else new_folder(plan.suite["name"], str(launch["started_utc"]))
     return RunWriter.create(
@@ -175,18 +200,12 @@ def _create(plan: Plan, launch: dict[str, object], output: str | Path | None) ->
     )
 
 
-def _resume(plan: Plan, launch: dict[str, object], path: Path, observer: Observer) -> RunWriter:
-    run = load_run(path)
-    if not Plan.of_run(run).same_work(plan):
-        raise UsageError(
-            f"the run {str(path)!r} was started with another suite, other cases or other settings: "
-            f"resume it without naming a suite, or start a new run"
-        )
+def _resume(run: Run, launch: dict[str, object], observer: Observer) -> RunWriter:
     for text in run.problems:
         observer.note(text)
     for text in differences(run.meta, launch):
         observer.note(f"not as at the start of this run: {text}")
-    writer = RunWriter.resume(path)
+    writer = RunWriter.resume(run.path)
     writer.update(status="running", launches=[*run.meta.get("launches", []), launch])
     return writer
 

@@ -33,7 +33,7 @@ class Job(msgspec.Struct, kw_only=True):
     case: Plain
     settings: Plain
     context: Plain
-    """`scratch` (a folder), `memory_limit_bytes`, `threads`, `cores` (to stay on); each may be None."""
+    """`scratch` (a folder), `memory_limit_bytes`, `threads`; each may be None."""
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -148,10 +148,7 @@ def _redirect(log: str) -> None:
 
 
 def _confine(job: Job, base_bytes: int | None) -> None:
-    """Keep the job on its cores and, on the CPU, within its memory."""
-    cores = job.context.get("cores")
-    if cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
+    """Keep a job on the CPU within its memory."""
     limit = job.context.get("memory_limit_bytes")
     if limit is not None and base_bytes is not None and job.case.get("device") == "cpu":
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)

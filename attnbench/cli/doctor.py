@@ -1,0 +1,64 @@
+"""`attnbench doctor`: what this machine can measure, and why not the rest. In: the machine. Out: a table."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from .output import print_json, print_table
+
+
+def doctor(json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False) -> None:
+    """Say what this machine can measure, and why not the rest."""
+    from dataclasses import asdict
+
+    from attnbench.device.probes import probes
+
+    found = [asdict(probe) for probe in probes()]
+    facts = _facts()
+    if json:
+        print_json({"machine": facts, "measurements": found})
+        return
+    for name, value in _lines(facts):
+        typer.echo(f"{name:<12} {value}")
+    typer.echo()
+    rows = [
+        {**probe, "here": "yes" if probe["available"] else "no", "why": probe["detail"]} for probe in found
+    ]
+    print_table(rows, ["quantity", "backend", "here", "why"])
+
+
+def _facts() -> dict[str, Any]:
+    from attnbench.device.environment import environment, versions
+    from attnbench.device.limits import default_memory_limit_bytes
+
+    return {**environment(), "versions": versions(), "memory_limit_bytes": default_memory_limit_bytes()}
+
+
+def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a person wants to know first."""
+    from attnbench.render.numbers import format_bytes
+
+    def text_of_bytes(count: int | None) -> str:
+        return "unknown" if count is None else format_bytes(count)
+
+    cpu = facts["cpu"]
+    cache, memory = text_of_bytes(cpu["l3_bytes"]), text_of_bytes(cpu["memory_bytes"])
+    load = "unknown" if facts["load_average"] is None else f"{facts['load_average']:.2f} over the last minute"
+    gpus = [f"{gpu['name']} ({text_of_bytes(gpu['facts'].get('memory_bytes'))})" for gpu in facts["gpus"]]
+    return [
+        (
+            "processor",
+            f"{cpu['model']}, {cpu['logical_cores']} cores, last-level cache {cache}",
+        ),
+        ("governor", facts["cpu_governor"] or "unknown"),
+        ("threads", f"{facts['default_threads']} ({facts['default_threads_reason']})"),
+        (
+            "memory",
+            f"{memory}, limit of a case {text_of_bytes(facts['memory_limit_bytes'])}",
+        ),
+        ("load", load),
+        ("GPU", ", ".join(gpus) or "none"),
+        ("versions", ", ".join(f"{name} {number}" for name, number in facts["versions"].items() if number)),
+    ]
