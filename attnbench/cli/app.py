@@ -11,7 +11,9 @@ import typer
 
 from attnbench.contract.errors import UsageError
 
+from .doctor import doctor
 from .list import list_topics
+from .run import run
 from .show import show
 
 USAGE_ERROR, INTERRUPTED = 2, 130
@@ -23,8 +25,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command()(run)
 app.command("list")(list_topics)
-app.command("show")(show)
+app.command()(show)
+app.command()(doctor)
 
 
 def _print_version(wanted: bool) -> None:
