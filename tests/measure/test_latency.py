@@ -1,0 +1,345 @@
+"""Latency: the stopping rule on known samples, timers on injected clocks, verdicts on made-up activity."""
+
+import gc
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from attnbench.device.activity import Activity
+from attnbench.measure.cpu_timer import CpuTimer, resolution_ns
+from attnbench.measure.cuda_timer import CudaStream, CudaTimer
+from attnbench.measure.latency import measure_latency, summarize
+from attnbench.measure.stopping import (
+    FLOOR,
+    StoppingRule,
+    median_interval,
+    median_ranks,
+    quantile,
+    relative_half_width,
+)
+from attnbench.measure.timing import Task
+from attnbench.measure.verdicts import judge
+from attnbench.measure.workload import build_workload
+from attnbench.plan.case import Case
+from attnbench.plan.settings import MeasureSettings
+
+MS = 1_000_000
+QUIET = Activity(
+    wall_s=1.0,
+    own_cpu_s=1.0,
+    foreign_cpu_s=0.0,
+    runqueue_wait_s=0.0,
+    voluntary_switches=0,
+    involuntary_switches=0,
+)
+
+
+@dataclass
+class FakeTime:
+    """A clock that only work moves: ``now_ns`` of the host, ``device_ns`` of a queue that runs behind it."""
+
+    now_ns: int = 0
+    device_ns: int = 0
+    log: list[str] = field(default_factory=list)
+
+    def clock(self) -> int:
+        return self.now_ns
+
+    def work(self, duration_ns: int, name: str = "call") -> None:
+        self.now_ns += duration_ns
+        self.device_ns += duration_ns
+        self.log.append(name)
+
+
+@pytest.mark.parametrize("count", [1, 5, 6, 7, 10, 30, 31, 100, 1000, 5000])
+def test_ranks_are_those_of_the_binomial(count):
+    low, high = median_ranks(count)
+    assert low + high == count - 1
+    below = scipy.stats.binom(count, 0.5)
+    if count < 6:
+        assert (low, high) == (0, count - 1), "not even the extremes enclose the median with 95 %"
+        return
+    assert 1 - 2 * below.cdf(low) >= 0.95, "the interval covers"
+    assert 1 - 2 * below.cdf(low + 1) < 0.95, "and is the shortest of its kind that does"
+
+
+def test_the_interval_covers_the_median():
+    generator = np.random.default_rng(0)
+    covered = 0
+    for _ in range(1000):
+        low, high = median_interval(generator.lognormal(0, 0.5, 31).tolist())
+        covered += low <= 1 <= high
+    assert 0.94 <= covered / 1000 <= 0.99
+
+
+def test_quantiles_are_numpys():
+    samples = np.random.default_rng(1).normal(10, 1, 37).tolist()
+    for fraction in (0, 0.1, 0.5, 0.9, 1):
+        assert quantile(samples, fraction) == pytest.approx(np.quantile(samples, fraction), rel=1e-12)
+    assert quantile([4.0], 0.9) == 4.0
+
+
+def test_quiet_samples_stop_at_the_minimum_and_noisy_ones_at_the_budget():
+    rule = StoppingRule(min_samples=10, budget_s=5)
+    quiet = [1.0, 1.001] * 5
+    assert not rule.enough(quiet[:9], 0.1)
+    assert rule.enough(quiet, 0.1)
+    noisy = [1.0, 2.0] * 20
+    assert not rule.enough(noisy, 4.9)
+    assert rule.enough(noisy, 5.0)
+    assert rule.enough(noisy * 25, 0.1), "no more than max_samples"
+
+
+def test_a_few_samples_are_taken_whatever_they_cost():
+    rule = StoppingRule(min_samples=10, budget_s=1)
+    assert [rule.enough([9.0] * count, 1e9) for count in (0, 1, 2, 3)] == [False, False, False, True]
+    assert FLOOR == 3
+
+
+def test_zeros_never_look_converged():
+    assert relative_half_width([0.0] * 50) == float("inf")
+
+
+def test_the_timer_of_the_cpu_counts_calls_and_nothing_else():
+    fake = FakeTime()
+    task = Task(
+        call=lambda: fake.work(3 * MS),
+        prepare=lambda: fake.work(50 * MS, "prepare"),
+        repeatable=False,
+    )
+    rule = StoppingRule(min_samples=10, budget_s=60)
+    timing = CpuTimer(clock=Ticking(fake).clock).time(task, rule, warmup_s=0.1)
+    assert timing.samples_ms == pytest.approx([3.0] * 10, rel=1e-3)
+    assert timing.first_call_s == pytest.approx(0.003, rel=1e-3)
+    assert fake.log.count("prepare") == fake.log.count("call")
+
+
+@dataclass
+class Ticking:
+    """Each reading of the clock itself takes 40 ns."""
+
+    time: FakeTime
+
+    def clock(self) -> int:
+        self.time.now_ns += 40
+        return self.time.now_ns
+
+
+def test_short_calls_share_a_sample():
+    fake = FakeTime()
+    task = Task(call=lambda: fake.work(700), prepare=lambda: None, repeatable=True)
+    timing = CpuTimer(clock=Ticking(fake).clock).time(task, StoppingRule(min_samples=10), warmup_s=0.0)
+    assert timing.samples_ms == pytest.approx([0.0007] * 10, rel=1e-2), "the 40 ns of the clock are spread"
+    calls_a_sample = len(fake.log) / len(timing.samples_ms)
+    assert calls_a_sample * 700 >= 100_000
+
+
+@pytest.mark.parametrize("step_ns", [0, 100])
+def test_a_call_below_the_clocks_resolution_has_no_latency(step_ns):
+    """A clock whose differences are 0.0, then one of 1e-7 s however much work lies between two readings."""
+    readings = iter(range(0, 1 << 60, step_ns)) if step_ns else None
+    timer = CpuTimer(clock=(lambda: next(readings)) if readings else (lambda: 7))
+    timing = timer.time(
+        Task(call=lambda: None, prepare=lambda: None, repeatable=True), StoppingRule(), warmup_s=0.0
+    )
+    assert timing.below_resolution
+    verdict = judge(timing.samples_ms, QUIET, threads=1, cores=2, below_resolution=timing.below_resolution)
+    section = summarize(timing, timer, verdict)
+    assert section.verdict == ["below_resolution"]
+    for name in ("median_ms", "p10_ms", "p90_ms", "ci95_low_ms", "ci95_high_ms", "samples_ms"):
+        assert getattr(section, name) is None, f"{name} must be absent, not 0 or infinite"
+
+
+def test_the_resolution_of_a_clock():
+    fake = FakeTime()
+    assert resolution_ns(Ticking(fake).clock) == 40
+    assert resolution_ns(lambda: 5) is None
+    measured = resolution_ns(time.perf_counter_ns)
+    assert measured is not None
+    assert 0 < measured < 1_000_000
+
+
+def test_a_sleep_is_timed_right():
+    task = Task(call=lambda: time.sleep(0.002), prepare=lambda: None, repeatable=True)
+    timing = CpuTimer().time(task, StoppingRule(min_samples=10, budget_s=0.2), warmup_s=0.0)
+    assert 2.0 < min(timing.samples_ms) < 20
+
+
+def test_twice_the_work_takes_about_twice_as_long():
+    def spin(loops: int) -> Task:
+        return Task(call=lambda: sum(range(loops)), prepare=lambda: None, repeatable=True)
+
+    rule = StoppingRule(min_samples=20, budget_s=0.3)
+    one, two = (min(CpuTimer().time(spin(n), rule, 0.01).samples_ms) for n in (20_000, 40_000))
+    assert 1.4 < two / one < 3
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_the_collector_is_off_while_sampling_and_then_as_before(was_enabled):
+    seen = []
+    try:
+        gc.enable() if was_enabled else gc.disable()
+        task = Task(call=lambda: seen.append(gc.isenabled()), prepare=lambda: None, repeatable=False)
+        CpuTimer().time(task, StoppingRule(min_samples=3, budget_s=0.0), warmup_s=0.0)
+        assert gc.isenabled() is was_enabled
+    finally:
+        gc.enable()
+    assert not any(seen)
+
+
+@dataclass
+class FakeStream:
+    """A device on which a flush takes 58 µs."""
+
+    time: FakeTime
+
+    def flush(self) -> None:
+        self.time.work(58_000, "flush")
+
+    def mark(self) -> int:
+        return self.time.device_ns
+
+    def elapsed_ms(self, start: int, end: int) -> float:
+        return (end - start) * 1e-6
+
+    def synchronize(self) -> None:
+        self.time.log.append("synchronize")
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def test_a_flush_is_never_part_of_a_sample(cache):
+    """A kernel of 4 µs behind a flush of 58 µs takes 4 µs, not 62."""
+    fake = FakeTime()
+    timer = CudaTimer(FakeStream(fake), cache, host_clock=fake.clock)
+    task = Task(
+        call=lambda: fake.work(4_000, "call"), prepare=lambda: fake.work(9_000, "prepare"), repeatable=True
+    )
+    timing = timer.time(task, StoppingRule(min_samples=30, budget_s=1), warmup_s=0.2)
+    assert timing.samples_ms == pytest.approx([0.004] * len(timing.samples_ms))
+    assert len(timing.samples_ms) >= 30
+    assert timing.first_call_s < 0.001
+    expected = ["prepare", "flush", "call"] if cache == "cold" else ["prepare", "call"]
+    work = [name for name in fake.log if name != "synchronize"]
+    assert work == expected * (len(work) // len(expected)), (
+        "each sample is prepared, flushed if cold, then called"
+    )
+    warm_up_ns = fake.now_ns - len(timing.samples_ms) * (71_000 if cache == "cold" else 13_000)
+    assert warm_up_ns >= 200 * MS
+
+
+def test_slow_calls_are_queued_in_small_chunks():
+    fake = FakeTime()
+    timer = CudaTimer(FakeStream(fake), "cold", host_clock=fake.clock)
+    task = Task(call=lambda: fake.work(100 * MS), prepare=lambda: None, repeatable=True)
+    timing = timer.time(task, StoppingRule(min_samples=30, budget_s=1), warmup_s=0.2)
+    assert len(timing.samples_ms) <= 12, "the budget of a second ends after ten samples or so"
+    assert timing.samples_ms == pytest.approx([100.0] * len(timing.samples_ms))
+
+
+def test_an_empty_kernel_is_below_the_resolution_of_events():
+    fake = FakeTime()
+    timer = CudaTimer(FakeStream(fake), "cold", host_clock=fake.clock)
+    task = Task(call=lambda: None, prepare=lambda: None, repeatable=True)
+    timing = timer.time(task, StoppingRule(min_samples=30, budget_s=0.1), warmup_s=0.0)
+    assert timing.below_resolution
+    assert timing.samples_ms == []
+
+
+@pytest.mark.gpu
+def test_cold_caches_are_slower_than_warm_ones_and_never_beat_the_memory():
+    x = torch.randn(16 << 20, device="cuda")
+    task = Task(call=lambda: x.add_(1), prepare=lambda: None, repeatable=True)
+    stream = CudaStream(torch.device("cuda"))
+    rule = StoppingRule(min_samples=50, budget_s=1)
+    cold, warm = (
+        quantile(CudaTimer(stream, cache).time(task, rule, 0.2).samples_ms, 0.5) for cache in ("cold", "warm")
+    )
+    assert cold > warm * 0.98
+    assert 2 * x.nbytes / (cold * 1e-3) < 10e12
+
+
+def activity(**changes) -> Activity:
+    fields = {name: getattr(QUIET, name) for name in QUIET.__dataclass_fields__}
+    return Activity(**{**fields, **changes})
+
+
+STEADY = [1.0, 1.001, 1.002] * 10
+
+
+def verdict(samples=STEADY, happened=QUIET, threads=1, cores=2, **given):
+    return judge(samples, happened, threads=threads, cores=cores, **given)
+
+
+def test_quiet_and_steady_is_valid():
+    assert verdict() == ["valid"]
+
+
+def test_few_and_noisy_samples_are_called_so():
+    assert verdict([1.0, 1.0, 1.0]) == ["few_samples"]
+    assert verdict([1.0, 2.0] * 20) == ["noisy"]
+    assert verdict([1.0, 3.0, 1.0]) == ["few_samples", "noisy"]
+
+
+def test_waiting_for_a_core_is_shared():
+    assert verdict(happened=activity(runqueue_wait_s=0.2)) == ["shared"]
+    assert verdict(happened=activity(runqueue_wait_s=0.001, involuntary_switches=3)) == ["valid"]
+
+
+def test_a_neighbour_on_the_other_core_is_no_harm_to_one_thread_but_to_two():
+    busy = activity(foreign_cpu_s=1.0, involuntary_switches=40)
+    assert verdict(happened=busy, threads=1) == ["valid"]
+    assert verdict(happened=busy, threads=2) == ["shared"]
+    assert verdict(happened=activity(foreign_cpu_s=0.05, involuntary_switches=1), threads=2) == ["valid"]
+
+
+def test_medians_of_whole_scheduler_slices_are_shared_however_tight():
+    """Two threads on two cores beside a busy process: 8.0 ms for a case of 0.41 ms, with a tight interval."""
+    slices = [8.0, 8.01, 7.99, 8.0, 4.0, 12.01] * 6
+    assert "shared" in verdict(slices, activity(foreign_cpu_s=0.8), threads=1)
+    assert verdict([8.0, 8.01, 7.99] * 10) == ["valid"], "nobody else was there: it just takes 8 ms"
+    assert verdict([8.5, 8.51, 8.49] * 10, activity(foreign_cpu_s=0.8), threads=1) == ["valid"]
+
+
+def test_where_the_system_tells_nothing_nothing_is_claimed():
+    blind = activity(foreign_cpu_s=None, runqueue_wait_s=None)
+    assert verdict(happened=blind, threads=2) == ["valid"]
+
+
+def test_throttled_and_implausible():
+    assert verdict(throttle_reasons=["power_cap"]) == ["throttled"]
+    assert verdict(plausible_floor_ms=1.5) == ["implausible"]
+    assert verdict(plausible_floor_ms=0.5) == ["valid"]
+
+
+@pytest.mark.parametrize("mode", ["fwd", "bwd", "fwd_bwd"])
+def test_a_case_gets_a_latency_with_every_sample(mode):
+    workload = build_workload(Case(implementation="sdpa", seqlen_q=64, mode=mode))
+    settings = MeasureSettings(latency_budget_s=0.2, warmup_s=0.02, min_samples=5)
+    section, telemetry = measure_latency(workload, settings)
+    assert section.timer == "perf_counter"
+    assert section.cache == "warm"
+    assert section.launches == 1
+    assert section.compile_s is None
+    assert section.samples_ms is not None
+    assert len(section.samples_ms) >= FLOOR
+    assert section.median_ms == quantile(section.samples_ms, 0.5)
+    assert section.ci95_low_ms is not None
+    assert section.ci95_high_ms is not None
+    assert 0 < section.ci95_low_ms <= section.median_ms <= section.ci95_high_ms
+    assert section.p10_ms is not None
+    assert section.p90_ms is not None
+    assert section.p10_ms <= section.median_ms <= section.p90_ms
+    assert section.verdict
+    assert telemetry.context_switches is not None
+
+
+def test_an_impossible_speed_is_called_implausible():
+    workload = build_workload(Case(implementation="sdpa", seqlen_q=64))
+    settings = MeasureSettings(latency_budget_s=0.05, warmup_s=0.0, min_samples=3)
+    section, _ = measure_latency(workload, settings, plausible_floor_ms=1e6)
+    assert section.verdict is not None
+    assert "implausible" in section.verdict
