@@ -1,7 +1,7 @@
 """The FlashAttention forward kernel as one operator, `attnbench::flash_forward`. In: q, k, v. Out: out, lse.
 
 On CUDA the kernel is compiled; on the CPU it runs in Triton's interpreter alone, where ``TRITON_INTERPRET=1``
-must be set before triton is imported. Fake tensors, byte counters and FLOP counters see one operator.
+must be set before triton is imported. Fake tensors and byte counters see one operator.
 """
 
 import math
@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Size, Tensor
-from torch.utils.flop_counter import register_flop_formula
+from torch import Tensor
 from triton.runtime import JITFunction
 
 from attnbench.contract.implementation import AttentionOutput
@@ -134,10 +133,3 @@ def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 
 torch.library.register_fake("attnbench::flash_forward", _shapes, lib=_LIBRARY)
-
-
-@register_flop_formula(torch.ops.attnbench.flash_forward)
-def _dense_flops(q: Size, k: Size, v: Size, *_: Any, **__: Any) -> int:
-    """``q kᵀ`` and ``p v`` over all pairs, hidden ones too: how PyTorch's counter treats fused attention."""
-    batch, num_heads, seqlen_q, head_dim = q
-    return 2 * batch * num_heads * seqlen_q * k[2] * (head_dim + v[3])
