@@ -18,7 +18,7 @@ def sinusoidal_table(num_positions: int, dim: int, device: torch.device | str = 
     """
     pairs = (dim + 1) // 2
     angles = _angles(num_positions, pairs, dim, 10000.0, device)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :dim]
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).narrow(1, 0, dim)
 
 
 def rotary_table(

@@ -6,6 +6,7 @@ what differs between implementations is what ``make_mixer`` returns.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -115,11 +116,8 @@ class Transformer(nn.Module):
         self.position_embedding = (
             Embedding(config.max_seqlen, config.dim, dtype=dtype, device=device) if learned else None
         )
-        self.sinusoids = (
-            PositionTable(lambda num_positions, place: sinusoidal_table(num_positions, config.dim, place))
-            if config.position == "sinusoidal"
-            else None
-        )
+        sinusoidal = config.position == "sinusoidal"
+        self.sinusoids = PositionTable(partial(sinusoidal_table, dim=config.dim)) if sinusoidal else None
         self.decoder = Stack(
             config, make_mixer, "decoder", num_layers=config.num_layers, dtype=dtype, device=device
         )

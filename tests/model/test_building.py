@@ -1,0 +1,151 @@
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from attnbench.contract.errors import UsageError
+from attnbench.model.builder import build_block, build_model
+from attnbench.model.config import TransformerConfig
+from attnbench.model.text import stdlib_bytes, stdlib_tokens
+
+PUBLISHED = {"gpt2": 124_439_808, "llama-3-8b": 8_030_261_248, "qwen2.5-7b": 7_615_616_512}
+
+
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_presets_have_the_published_number_of_parameters(preset):
+    with FakeTensorMode():
+        model = build_model(preset, "sdpa", dtype="bfloat16")
+    assert model.param_count == PUBLISHED[preset]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("position", ["rope", "learned", "sinusoidal"])
+def test_runs_under_fake_tensors_at_lengths_that_would_not_fit(position, device):
+    with FakeTensorMode(), torch.no_grad():
+        model = build_model("tiny", "sdpa", device=device, position=position, max_seqlen=1 << 17)
+        tokens = torch.zeros(2, 1 << 17, dtype=torch.int64, device=device)
+        out = model(tokens)
+        assert out.shape == (2, 1 << 17, 256)
+        assert out.device.type == device
+
+
+def test_running_under_fake_tensors_leaves_a_real_model_alone():
+    model = build_model("tiny", "naive")
+    tokens = stdlib_tokens(1, 8)
+    with torch.no_grad():
+        before = model(tokens)
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            fake = build_model("tiny", "naive")
+            fake(mode.from_tensor(tokens), lengths=[5])
+        assert torch.equal(model(tokens), before)
+
+
+def test_training_graph_under_fake_tensors():
+    with FakeTensorMode():
+        model = build_model("tiny", "naive")
+        model(torch.zeros(2, 16, dtype=torch.int64)).sum().backward()
+        assert all(p.grad is not None for p in model.parameters())
+
+
+def test_shapes_and_dtypes():
+    for dtype in ("float64", "float32", "float16", "bfloat16"):
+        out = build_model("small-decoder", "sdpa", dtype=dtype, num_layers=1)(stdlib_tokens(2, 5))
+        assert out.shape == (2, 5, 256)
+        assert str(out.dtype) == f"torch.{dtype}"
+    assert build_model("tiny", dtype=torch.float64)(stdlib_tokens(1, 1)).dtype == torch.float64
+    assert build_model("tiny")(stdlib_tokens(0, 5)).shape == (0, 5, 256)
+    assert build_model("tiny")(stdlib_tokens(2, 0)).shape == (2, 0, 256)
+
+
+def test_a_model_cast_after_it_was_built_asks_for_what_it_now_is():
+    model = build_model("tiny", "naive").to(torch.float16)
+    with torch.no_grad():
+        assert model(stdlib_tokens(1, 4)).dtype == torch.float16
+    mixer: Any = model.decoder.layers[0].mixer
+    assert mixer.problem(1, 4, 4).dtype == "float16"
+
+
+def test_weights_are_the_same_in_every_dtype_up_to_rounding():
+    wide, narrow = build_model("tiny", dtype="float64"), build_model("tiny", dtype="float16")
+    for name, parameter in wide.named_parameters():
+        assert torch.equal(narrow.get_parameter(name), parameter.float().half())
+
+
+def test_a_config_and_overrides():
+    config = TransformerConfig(vocab_size=11, dim=16, num_layers=1, num_heads=2)
+    assert build_model(config)(torch.tensor([[10]])).shape == (1, 1, 11)
+    wider = build_model(config, dim=32, activation="swiglu")
+    assert wider.config.head_dim == 16
+    layer: Any = wider.decoder.layers[0]
+    assert layer.ffn.gate.weight.shape == (128, 32)
+
+
+@pytest.mark.parametrize("preset", ["transformer-base", "bert-base"])
+@pytest.mark.parametrize("build", [build_model, build_block])
+def test_architectures_that_are_not_built_yet_say_so(build, preset):
+    with pytest.raises(
+        UsageError, match=r"architecture: encoder-\w+ cannot be built yet, only decoder-only can"
+    ):
+        build(preset)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dtype": "float31"}, r"dtype: 'float31' is none of .* \(did you mean 'float32'\?\)"),
+        ({"dtype": torch.int8}, "dtype: 'int8' is none of"),
+        ({"heads": 3}, r"heads: no field of TransformerConfig"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        build_model("tiny", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (torch.zeros(3, dtype=torch.int64), r"tokens: int64 or int32 \[batch, seqlen\] is needed"),
+        (torch.zeros(1, 3), "tokens: int64 or int32"),
+        (torch.tensor([[0, 256]]), "tokens: from 0 to 255, not 256"),
+        (torch.tensor([[0, -1]]), "tokens: from 0 to 255, not -1"),
+    ],
+)
+def test_tokens_that_cannot_be_are_refused(tokens, message):
+    with pytest.raises(UsageError, match=message):
+        build_model("tiny")(tokens)
+
+
+def test_sequences_beyond_the_learned_positions_are_refused_and_others_are_not():
+    tokens = stdlib_tokens(1, 300)
+    with pytest.raises(UsageError, match="the learned positions end at 256, 300 are needed"):
+        build_model("tiny-gpt2")(tokens)
+    assert build_model("tiny")(tokens).shape == (1, 300, 256)
+
+
+def test_context_belongs_to_cross_attention():
+    x = torch.zeros(1, 2, 32)
+    with pytest.raises(UsageError, match="context: cross-attention needs one, self-attention takes none"):
+        build_block("tiny").mixer(x, context=x)
+
+
+def test_text_is_pythons_own_and_the_same_for_the_same_seed():
+    text = stdlib_bytes()
+    assert len(text) > 1_000_000
+    assert text.count(b"import ") > 1000
+    tokens = stdlib_tokens(4, 100, seed=1)
+    assert tokens.shape == (4, 100)
+    assert tokens.dtype == torch.int64
+    assert all(bytes(row.tolist()) in text for row in tokens)
+    assert torch.equal(tokens, stdlib_tokens(4, 100, seed=1))
+    assert not torch.equal(tokens, stdlib_tokens(4, 100, seed=2))
+
+
+def test_text_that_is_not_there_is_a_clear_error(tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match=r"real text: 1 passages of \d+ bytes; there are \d+ bytes"):
+        stdlib_tokens(1, len(stdlib_bytes()) + 1)
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    stdlib_bytes.cache_clear()
+    with pytest.raises(UsageError, match="real text: this Python keeps no standard library sources"):
+        stdlib_tokens(1, 10)

@@ -1,0 +1,160 @@
+"""Decoding with a state: a sequence in pieces is the sequence in one pass."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from attnbench.contract.errors import UsageError
+from attnbench.contract.masks import Causal, SlidingWindow
+from attnbench.model.builder import build_block, build_model
+from attnbench.model.text import stdlib_tokens
+
+SEQLEN = 24
+CASES = [
+    ("naive", Causal()),
+    ("sdpa", Causal()),
+    ("naive", SlidingWindow(5)),
+    ("sliding-window", SlidingWindow(5)),
+    ("linear", Causal()),
+]
+IDS = [f"{name}-{mask.slug}" for name, mask in CASES]
+
+
+def assert_pieces_equal_one_pass(model, pieces, tolerance):
+    tokens = stdlib_tokens(2, sum(pieces))
+    state = model.new_state(2, SEQLEN)
+    with torch.no_grad():
+        found = torch.cat([model(piece, state=state) for piece in tokens.split(pieces, dim=1)], dim=1)
+        torch.testing.assert_close(found, model(tokens), rtol=0, atol=tolerance)
+    assert state.lengths == (sum(pieces),) * 2
+
+
+@pytest.mark.parametrize("pieces", [[23, 1], [1] * 6, [5, 1, 1, 9, 8]], ids=["prefill", "steps", "chunks"])
+@pytest.mark.parametrize("preset", ["tiny", "tiny-gpt2"])
+@pytest.mark.parametrize(("name", "mask"), CASES, ids=IDS)
+def test_in_pieces_equals_one_pass(name, mask, preset, pieces):
+    assert_pieces_equal_one_pass(build_model(preset, name, dtype="float64", mask=mask), pieces, 1e-12)
+    assert_pieces_equal_one_pass(build_model(preset, name, dtype="float32", mask=mask), pieces, 1e-5)
+
+
+@pytest.mark.parametrize("mask", [Causal(), SlidingWindow(5)], ids=["causal", "window"])
+def test_an_interpreted_kernel_in_pieces_equals_one_pass(mask):
+    model = build_model("tiny", "triton-flash", num_heads=2, num_kv_heads=1, num_layers=1, mask=mask)
+    assert_pieces_equal_one_pass(model, [5, 1, 2], 1e-5)
+
+
+@pytest.mark.parametrize("position", ["rope", "learned", "sinusoidal", "none"])
+@torch.no_grad()
+def test_rows_of_different_lengths_stand_at_their_own_positions(position):
+    model = build_model("tiny", "naive", dtype="float64", position=position)
+    tokens, lengths = stdlib_tokens(3, SEQLEN), [10, 3, 0]
+    whole = model(tokens)
+    state = model.new_state(3, SEQLEN)
+    first = model(tokens[:, :10], lengths, state)
+    for b, n in enumerate(lengths):
+        torch.testing.assert_close(first[b, :n], whole[b, :n], rtol=0, atol=1e-12)
+    for chunk, counts in ((4, [4, 4, 2]), (1, None), (5, [1, 5, 5])):
+        begins = state.lengths
+        piece = torch.stack([tokens[b, n : n + chunk] for b, n in enumerate(begins)])
+        out = model(piece, counts, state)
+        for b, n in enumerate(begins):
+            count = chunk if counts is None else counts[b]
+            torch.testing.assert_close(out[b, :count], whole[b, n : n + count], rtol=0, atol=1e-12)
+    assert state.lengths == (16, 13, 8)
+
+
+@torch.no_grad()
+def test_padding_may_stand_beyond_the_learned_positions():
+    model = build_model("tiny-gpt2", "naive", dtype="float64", max_seqlen=8)
+    tokens = stdlib_tokens(2, 8)
+    state = model.new_state(2, 8)
+    model(tokens[:, :7], [2, 7], state)
+    piece = torch.stack([tokens[0, 2:5], tokens[1, 7:8].expand(3)])
+    out = model(piece, [3, 1], state)
+    torch.testing.assert_close(out[1, 0], model(tokens)[1, 7], rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_a_block_decodes_too():
+    block: Any = build_block("tiny", "sdpa", dtype="float64")
+    x = torch.randn(2, 9, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    state = block.mixer.new_state(2, 9)
+    first, state = block(x[:, :6], state=state)
+    rest, state = block(x[:, 6:], state=state)
+    torch.testing.assert_close(torch.cat([first, rest], dim=1), block(x)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [("naive", Causal()), ("sdpa", Causal()), ("sliding-window", SlidingWindow(4)), ("linear", Causal())],
+)
+@torch.no_grad()
+def test_greedy_generation_is_the_argmax_of_the_whole_sequence_each_time(name, mask):
+    model = build_model("tiny", name, dtype="float64", tied_embeddings=False, mask=mask)
+    tokens = stdlib_tokens(2, 6)
+    sequence = tokens
+    for _ in range(5):
+        sequence = torch.cat([sequence, model(sequence)[:, -1:].argmax(-1)], dim=1)
+    found = model.generate(tokens, 5)
+    assert torch.equal(found, sequence[:, 6:])
+    assert len(found.unique()) > 2
+
+
+def test_generation_from_rows_of_different_lengths_equals_generation_row_by_row():
+    model = build_model("tiny", "sdpa", dtype="float64", tied_embeddings=False)
+    tokens = stdlib_tokens(2, 9)
+    together = model.generate(tokens, 6, lengths=[9, 4])
+    assert torch.equal(together[:1], model.generate(tokens[:1], 6))
+    assert torch.equal(together[1:], model.generate(tokens[1:, :4], 6))
+
+
+def test_generation_fills_the_learned_positions_to_the_last():
+    model = build_model("tiny-gpt2", max_seqlen=8)
+    assert model.generate(stdlib_tokens(1, 5), 4).shape == (1, 4)
+    with pytest.raises(UsageError, match="the learned positions end at 8"):
+        model.generate(stdlib_tokens(1, 5), 5)
+
+
+def test_sampling_follows_the_softmax_of_the_logits_and_its_generator():
+    model = build_model("tiny", "sdpa", vocab_size=5, tied_embeddings=False)
+    tokens = torch.zeros(4000, 2, dtype=torch.int64)
+    drawn = model.generate(tokens, 1, temperature=0.7, generator=torch.Generator().manual_seed(0))
+    frequencies = torch.bincount(drawn.flatten(), minlength=5) / 4000
+    with torch.no_grad():
+        wanted = (model(tokens[:1])[0, -1] / 0.7).softmax(-1)
+    assert (frequencies - wanted).abs().max() < 4 * (0.25 / 4000) ** 0.5
+    again = model.generate(tokens, 1, temperature=0.7, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(drawn, again)
+
+
+def test_nothing_to_generate():
+    assert build_model("tiny").generate(stdlib_tokens(2, 4), 0).shape == (2, 0)
+
+
+@torch.no_grad()
+def test_a_state_that_does_not_fit_is_refused_and_left_as_it_was():
+    model = build_model("tiny")
+    state = model.new_state(2, 8)
+    model(stdlib_tokens(2, 6), state=state)
+    with pytest.raises(UsageError, match="state: made for 8 positions, 9 are needed"):
+        model(stdlib_tokens(2, 3), state=state)
+    with pytest.raises(UsageError, match="state: made for 2 rows, tokens have 1"):
+        model(stdlib_tokens(1, 1), state=state)
+    assert state.lengths == (6, 6)
+    model(stdlib_tokens(2, 2), state=state)
+    with pytest.raises(UsageError, match="the learned positions end at 256, 257 were asked for"):
+        build_model("tiny-gpt2").new_state(1, 257)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_new_tokens": -1}, "not below 0, got -1"),
+        ({"max_new_tokens": 1, "temperature": -1.0}, "not below 0, got 1, -1.0"),
+        ({"max_new_tokens": 1, "lengths": [2, 0]}, "every row of a prompt needs at least one token"),
+    ],
+)
+def test_generation_refuses_what_cannot_be(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        build_model("tiny").generate(stdlib_tokens(2, 3), **arguments)
