@@ -19,7 +19,8 @@ bench: .venv/.runtime  ## run the suite `quick` on the GPU or CPU found here and
 	@run=runs/quick-$$(date -u +%Y%m%dT%H%M%SZ); \
 	$(BIN)/attnbench run quick -o $$run; status=$$?; \
 	if [ $$status -gt 1 ]; then exit $$status; fi; \
-	$(BIN)/attnbench report $$run && exit $$status
+	$(BIN)/attnbench report $$run >/dev/null || exit; \
+	echo "$$PWD/$$run/report.html"; exit $$status
 
 test: .venv/.test  ## everything that needs no GPU, at most 10 minutes on two cores
 	@$(PYTEST) -m "not long and not gpu"
