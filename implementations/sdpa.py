@@ -85,6 +85,9 @@ def attention(
     if backend is None:
         out = run()
     else:
+        if backend is not SDPBackend.MATH:
+            # The fused kernels refuse another stride in the last dimension; unforced, PyTorch would quietly take another backend.
+            q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         with sdpa_kernel(backend):
             out = run()
     return AttentionOutput(out if empty is None else out.masked_fill(empty, 0))

@@ -5,7 +5,7 @@ In: q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` in any dtype.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -91,6 +91,46 @@ def _softmax_reference(
     return AttentionOutput(weights @ v, lse)
 
 
+class _PlainSoftmax(torch.autograd.Function):
+    """Scores and weights stored in the inputs' dtype, every sum in float32 (or better), and the textbook backward pass.
+
+    Backward (FlashAttention-2, arXiv 2307.08691, algorithm 2, without the tiles): P = exp(S - lse), dV = Pᵀ dO, dP = dO Vᵀ,
+    dS = P ∘ (dP - rowsum(dO ∘ O)), dQ = dS K, dK = dSᵀ Q. Autograd's own softmax backward cancels exactly in rows that see one key,
+    a luck that no fused kernel shares and that would make the budget of such gradients nothing.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        scores = (q.to(wide) @ k.to(wide).transpose(-1, -2) * scale).to(q.dtype).to(wide)
+        scores = scores.masked_fill(~visible, -torch.inf)
+        some = visible.any(dim=-1, keepdim=True)
+        scores = scores.masked_fill(~some, 0)
+        lse = torch.logsumexp(scores, dim=-1, keepdim=True)
+        weights = scores.softmax(dim=-1).masked_fill(~some, 0)
+        out = (weights.to(q.dtype).to(wide) @ v.to(wide)).to(q.dtype)
+        kept = (scores - lse).exp().masked_fill(~some, 0)
+        ctx.save_for_backward(q, k, v, out, kept.to(q.dtype))
+        ctx.scale = scale
+        lse = lse.masked_fill(~some, -torch.inf)[..., 0]
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        q, k, v, out, weights = ctx.saved_tensors
+        dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        q, k, v, out, weights, grad_out = (x.to(wide) for x in (q, k, v, out, weights, grad_out))
+        dv = weights.transpose(-1, -2) @ grad_out
+        dp = (grad_out @ v.transpose(-1, -2)).to(dtype).to(wide)
+        ds = (weights * (dp - (grad_out * out).sum(dim=-1, keepdim=True))).to(dtype).to(wide)
+        dq = ds @ k * ctx.scale
+        dk = ds.transpose(-1, -2) @ q * ctx.scale
+        return dq.to(dtype), dk.to(dtype), dv.to(dtype), None, None
+
+
 def _softmax_baseline(
     q: Tensor,
     k: Tensor,
@@ -100,14 +140,9 @@ def _softmax_baseline(
     visible: Tensor,
     params: Mapping[str, Tensor] | None = None,
 ) -> AttentionOutput:
-    """The same with scores and weights stored in the inputs' dtype and every sum in float32 (or better)."""
-    wide = torch.promote_types(q.dtype, torch.float32)
-    scores = (q.to(wide) @ k.to(wide).transpose(-1, -2) * problem.softmax_scale).to(q.dtype).to(wide)
-    scores = scores.masked_fill(~visible, -torch.inf)
-    some = visible.any(dim=-1)
-    lse = torch.logsumexp(scores.masked_fill(~some[..., None], 0), dim=-1).masked_fill(~some, -torch.inf)
-    weights = torch.softmax(scores.masked_fill(~some[..., None], 0), dim=-1).masked_fill(~some[..., None], 0)
-    return AttentionOutput((weights.to(q.dtype).to(wide) @ v.to(wide)).to(q.dtype), lse)
+    """The same in the inputs' dtype, as anybody would write it down."""
+    out, lse = _PlainSoftmax.apply(q, k, v, visible, problem.softmax_scale)
+    return AttentionOutput(out, lse)
 
 
 def _feature(x: Tensor) -> Tensor:

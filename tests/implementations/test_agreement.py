@@ -1,0 +1,58 @@
+"""Every implementation against float64 truth on every shape it supports: out, lse and gradients within budget."""
+
+import pytest
+from tests.implementations.conformance import FIVE, graded, grid
+
+from attnbench.contract.discovery import broken_implementations, find_implementations
+from attnbench.contract.implementation import refusals
+from attnbench.contract.masks import Causal, SlidingWindow
+from attnbench.contract.problem import Problem
+
+REQUIRED = "cross-lengths query-start grouped-heads key-lengths value-dim dtype:float32 dtype:float16 dtype:bfloat16".split()
+RECOMPUTED = "PyTorch's CPU kernel recomputes p from an lse rounded to float32, so its dv error grows with the logits"
+OVER_BUDGET = {
+    "sdpa-full-scale-float32-fwd_bwd": f"{RECOMPUTED}: 1.05 times its budget at logits up to 16",
+    "sdpa-flash-full-scale-float32-fwd_bwd": f"{RECOMPUTED}: 1.05 times its budget at logits up to 16",
+    "sdpa-flash-window1-n1000-float32-fwd_bwd": f"{RECOMPUTED}: 1.2 times, where one key alone is seen",
+    "sdpa-flash-window1-scale-float32-fwd_bwd": f"{RECOMPUTED}: 2.9 times, where one key alone is seen",
+    "sdpa-flash-window1-width-80-float32-fwd_bwd": f"{RECOMPUTED}: 1.4 times, where one key alone is seen",
+}
+"""What is measured to be over its budget in torch 2.13, none of it ours; the marks are strict, so a cured one is noticed."""
+
+
+def _marks(case_id: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.xfail(reason=OVER_BUDGET[case_id], strict=True)] if case_id in OVER_BUDGET else []
+
+
+CASES = [
+    pytest.param(name, problem, id=case_id, marks=_marks(case_id))
+    for name, problem, case_id in grid(("float32", "float16", "bfloat16"), ("fwd", "fwd_bwd"))
+]
+
+
+def test_all_five_are_found_and_none_is_broken() -> None:
+    assert set(FIVE) <= set(find_implementations())
+    assert broken_implementations() == {}
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_what_the_five_must_support(name: str) -> None:
+    """Closed support cuts both ways: the grid below only holds what is listed, so what must be listed stands here."""
+    implementation = find_implementations()[name]
+    assert set(REQUIRED) <= implementation.supports
+    mask = SlidingWindow(7) if name == "sliding-window" else Causal()
+    problem = Problem(seqlen_q=2, seqlen_k=16, query_start=6, key_lengths=(8,), mask=mask, num_heads=4, num_kv_heads=2)
+    assert refusals(implementation, problem) == []
+    assert refusals(implementation, problem.replace(dtype="float16")) == []
+    backward = refusals(implementation, problem.replace(mode="fwd_bwd"))
+    assert (backward == []) or name == "triton-flash"
+    assert implementation.summary
+    assert implementation.paper
+    assert implementation.complexity.time.startswith("O(")
+    assert implementation.complexity.memory.startswith("O(")
+
+
+@pytest.mark.parametrize(("name", "problem"), CASES)
+def test_within_budget(name: str, problem: Problem) -> None:
+    agreement = graded(name, problem)
+    assert agreement.verdict == "ok", agreement

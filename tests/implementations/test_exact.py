@@ -1,0 +1,206 @@
+"""Properties without any tolerance: no leak from the future, exact zeros, NaN kept out, batch slots and strides that do not matter."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnbench.contract.discovery import find_implementations
+from attnbench.contract.implementation import Implementation, refusals
+from attnbench.contract.masks import Causal, Full, Mask, SlidingWindow
+from attnbench.contract.problem import Problem
+from attnbench.measure.inputs import make_inputs
+from tests.implementations.conformance import run
+
+DTYPES = ("float32", "float16")
+Inputs = dict[str, Tensor]
+WINDOWED = [
+    name
+    for name, implementation in find_implementations().items()
+    if {"mask:sliding-window", "mask:*"} & implementation.supports
+    and not refusals(implementation, Problem(seqlen_q=70, mask=SlidingWindow(1)))
+]
+
+
+def causal_masks(implementation: Implementation) -> list[Mask]:
+    candidates = [Causal(), SlidingWindow(1), SlidingWindow(5), SlidingWindow(40)]
+    supports = implementation.supports
+    return [mask for mask in candidates if f"mask:{mask.name}" in supports or "mask:*" in supports]
+
+
+def every(*modes: str, **shape: Any) -> Iterator[Any]:
+    """One parameter set per implementation, causal mask, dtype and supported mode."""
+    for name, implementation in find_implementations().items():
+        for mask in causal_masks(implementation):
+            for dtype in DTYPES:
+                problem = Problem(**{"num_heads": 2, "head_dim": 16, **shape}, mask=mask, dtype=dtype, mode=modes[0])
+                best = [p for mode in modes if not refusals(implementation, p := problem.replace(mode=mode))]
+                if best:
+                    yield pytest.param(name, best[0], id=f"{name}-{mask.slug}-{dtype}-{best[0].mode}")
+
+
+def equal(one: Tensor | None, other: Tensor | None) -> bool:
+    """Bit for bit, -inf included, NaN never."""
+    return (one is None) == (other is None) and (one is None or other is None or torch.equal(one, other))
+
+
+@pytest.mark.parametrize(("name", "problem"), list(every("fwd", seqlen_q=70, batch=2)))
+@pytest.mark.parametrize("position", [1, 20, 63, 64, 69])
+def test_a_changed_future_leaves_the_past_bit_identical(name: str, problem: Problem, position: int) -> None:
+    implementation = find_implementations()[name]
+    inputs = make_inputs(problem, seed=1)
+    before, _ = run(implementation, problem, inputs)
+    changed = {key: tensor.clone() for key, tensor in inputs.items()}
+    for key in ("q", "k", "v"):
+        changed[key][:, :, position:] = torch.randn(changed[key][:, :, position:].shape) * 50
+    after, _ = run(implementation, problem, changed)
+    assert torch.equal(before.out[:, :, :position], after.out[:, :, :position])
+    assert not torch.equal(before.out[:, :, position:], after.out[:, :, position:])
+
+
+@pytest.mark.parametrize(("name", "problem"), list(every("fwd_bwd", seqlen_q=70, batch=2, num_kv_heads=1)))
+@pytest.mark.parametrize("position", [1, 33, 64])
+def test_masked_gradients_are_exactly_zero(name: str, problem: Problem, position: int) -> None:
+    inputs = make_inputs(problem, seed=2)
+    inputs["grad_out"][:, :, position:] = 0
+    _, gradients = run(find_implementations()[name], problem, inputs)
+    for key in ("dq", "dk", "dv"):
+        assert torch.equal(gradients[key][:, :, position:], torch.zeros_like(gradients[key][:, :, position:]))
+    assert float(gradients["dv"][:, :, :position].abs().sum()) > 0
+    band = problem.mask.band()
+    if band is not None and band.left is not None:
+        last_alone = make_inputs(problem, seed=2)
+        last_alone["grad_out"][:, :, :-1] = 0
+        _, gradients = run(find_implementations()[name], problem, last_alone)
+        unseen = max(0, 69 - band.left)
+        assert torch.equal(gradients["dk"][:, :, :unseen], torch.zeros_like(gradients["dk"][:, :, :unseen]))
+        assert torch.equal(gradients["dv"][:, :, :unseen], torch.zeros_like(gradients["dv"][:, :, :unseen]))
+
+
+@pytest.mark.parametrize(("name", "problem"), list(every("fwd_bwd", "fwd", seqlen_q=70, batch=3)))
+def test_batch_slots_do_not_touch_each_other(name: str, problem: Problem) -> None:
+    implementation = find_implementations()[name]
+    inputs = make_inputs(problem, seed=3)
+    before, gradients_before = run(implementation, problem, inputs)
+    changed = {key: tensor.clone() for key, tensor in inputs.items()}
+    for tensor in changed.values():
+        tensor[1] = torch.randn(tensor[1].shape)
+    after, gradients_after = run(implementation, problem, changed)
+    for one, other in [(before.out, after.out), *((gradients_before[k], gradients_after[k]) for k in gradients_before)]:
+        assert torch.equal(one[[0, 2]], other[[0, 2]])
+    assert not torch.equal(before.out[1], after.out[1])
+
+
+HIDDEN: dict[str, Callable[[Mask], dict[str, Any]]] = {
+    "padding": lambda mask: {"seqlen_q": 40, "batch": 3, "key_lengths": (0, 1, 17), "mask": mask},
+    "cache": lambda mask: {"seqlen_q": 2, "seqlen_k": 16, "query_start": 4, "key_lengths": (6,), "mask": mask},
+    "cache-by-causality": lambda mask: {"seqlen_q": 2, "seqlen_k": 16, "query_start": 6, "mask": mask},
+    "ragged-cache": lambda mask: {
+        "seqlen_q": 3, "seqlen_k": 90, "batch": 2, "query_start": (7, 70), "key_lengths": (10, 73), "mask": mask,
+    },
+    "left-of-the-window": lambda mask: {"seqlen_q": 3, "seqlen_k": 130, "mask": mask},
+}  # fmt: skip
+
+
+def hidden_cases() -> Iterator[Any]:
+    for name, implementation in find_implementations().items():
+        masks = [*causal_masks(implementation)[:3], *([Full()] if "mask:full" in implementation.supports else [])]
+        for mask in masks:
+            for shape_name, shape in HIDDEN.items():
+                for dtype in DTYPES:
+                    problem = Problem(**shape(mask), num_heads=4, num_kv_heads=2, head_dim=16, dtype=dtype)
+                    if problem.keys_seen() == problem.batch * 2 * problem.seqlen_k:
+                        continue
+                    modes = [p for m in ("fwd_bwd", "fwd") if not refusals(implementation, p := problem.replace(mode=m))]
+                    if modes:
+                        yield pytest.param(name, modes[0], id=f"{name}-{mask.slug}-{shape_name}-{dtype}")
+
+
+def hidden_slots(problem: Problem) -> Tensor:
+    """``[B, Sk]``: the keys that no query of their batch row sees."""
+    rows = []
+    for b in range(problem.batch):
+        seen = torch.zeros(problem.seqlen_k, dtype=torch.bool)
+        limit = problem.key_limits[b]
+        seen[:limit] = torch.from_numpy(problem.mask.keys_seen(problem.seqlen_q, limit, problem.query_starts[b]))
+        rows.append(~seen)
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(("name", "problem"), list(hidden_cases()))
+def test_what_lies_in_hidden_slots_never_leaks(name: str, problem: Problem, poison: float) -> None:
+    implementation = find_implementations()[name]
+    hidden = hidden_slots(problem)[:, None, :, None]
+    inputs = make_inputs(problem, seed=4)
+    clean = {key: t.masked_fill(hidden, 0) if key in ("k", "v") else t for key, t in inputs.items()}
+    dirty = {key: t.masked_fill(hidden, poison) if key in ("k", "v") else t for key, t in inputs.items()}
+    expected, expected_gradients = run(implementation, problem, clean)
+    actual, gradients = run(implementation, problem, dirty)
+    assert torch.isfinite(actual.out).all()
+    assert torch.equal(actual.out, expected.out)
+    assert equal(actual.lse, expected.lse)
+    for key, gradient in gradients.items():
+        assert torch.equal(gradient, expected_gradients[key])
+        if key in ("dk", "dv"):
+            assert torch.equal(gradient.masked_select(hidden), torch.zeros(int(hidden.sum()) * 2 * 16, dtype=gradient.dtype))
+
+
+@pytest.mark.parametrize(("name", "problem"), list(every("fwd_bwd", "fwd", seqlen_q=40, batch=2, query_start=(-15, 0))))
+def test_rows_that_see_nothing_are_zero(name: str, problem: Problem) -> None:
+    implementation = find_implementations()[name]
+    if "lse" in implementation.supports:
+        problem = problem.replace(options={"return_lse": True})
+    result, gradients = run(implementation, problem, make_inputs(problem, seed=5))
+    assert torch.equal(result.out[0, :, :15], torch.zeros_like(result.out[0, :, :15]))
+    assert torch.isfinite(result.out).all()
+    if result.lse is not None:
+        assert bool((result.lse[0, :, :15] == -torch.inf).all())
+        assert torch.isfinite(result.lse[0, :, 15:]).all()
+    if gradients:
+        assert torch.equal(gradients["dq"][0, :, :15], torch.zeros_like(gradients["dq"][0, :, :15]))
+        assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", WINDOWED)
+def test_a_window_of_one_returns_v(name: str, dtype: str) -> None:
+    implementation = find_implementations()[name]
+    problem = Problem(seqlen_q=70, num_heads=4, num_kv_heads=2, head_dim=16, mask=SlidingWindow(1), dtype=dtype)
+    inputs = make_inputs(problem, seed=6)
+    result, _ = run(implementation, problem, inputs)
+    assert torch.equal(result.out, inputs["v"].repeat_interleave(2, dim=1))
+
+
+def views(inputs: Inputs, problem: Problem) -> dict[str, Inputs]:
+    """The same numbers in other strides: heads behind length, slices of a wider tensor, a stride of 0, a reversed layout."""
+    wide = {key: torch.cat([t, torch.full_like(t, float("nan"))], dim=-1)[..., : t.shape[-1]] for key, t in inputs.items()}
+    return {
+        "transposed": {key: t.transpose(1, 2).contiguous().transpose(1, 2) for key, t in inputs.items()},
+        "sliced": wide,
+        "columns": {key: t.transpose(-1, -2).contiguous().transpose(-1, -2) for key, t in inputs.items()},
+        "expanded": {
+            key: t[:, :1].expand(t.shape) if key in ("k", "v") else t[:, :, :1].expand(t.shape) if key == "grad_out" else t
+            for key, t in inputs.items()
+        },
+    }
+
+
+@pytest.mark.parametrize("view", ["transposed", "sliced", "columns", "expanded"])
+@pytest.mark.parametrize(("name", "problem"), list(every("fwd_bwd", "fwd", seqlen_q=33, batch=2)))
+def test_strides_change_nothing_beyond_rounding(name: str, problem: Problem, view: str) -> None:
+    """Own kernels are held to the bit where they read by strides; library products may choose another blocking for another layout."""
+    implementation = find_implementations()[name]
+    strided = views(make_inputs(problem, seed=7), problem)[view]
+    packed = {key: t.contiguous() for key, t in strided.items()}
+    expected, expected_gradients = run(implementation, problem, packed)
+    actual, gradients = run(implementation, problem, strided)
+    eps = torch.finfo(getattr(torch, problem.dtype)).eps
+    pairs = [(actual.out, expected.out), *((gradients[key], expected_gradients[key]) for key in gradients)]
+    for one, other in pairs:
+        if implementation.kernels:
+            assert torch.equal(one, other)
+        else:
+            torch.testing.assert_close(one, other, rtol=8 * eps, atol=16 * eps)
