@@ -1,0 +1,102 @@
+"""What the band path costs: sums over its operations. In: a problem. Out: exact integers.
+
+Letters: r rows and c keys of a tile, t tiles of an operation, w bytes of a score (4, or 8 for float64).
+"""
+
+from attnbench.contract.cost import Cost, compulsory_bytes, tensor_bytes, useful_flops
+from attnbench.contract.problem import Problem
+
+from ._band import hidden_columns
+from ._band_tiles import Band, Operation, band_of, operations
+from ._batch_runs import batch_runs
+
+MATMUL_WIDTHS = {"fwd": (1, 1), "decode": (1, 1), "bwd": (3, 2), "fwd_bwd": (4, 3)}
+"""Matmuls of a mode over D and over Dv: forward s and p v; backward s again, dq and dk, dp and dv."""
+
+
+def _scores(problem: Problem) -> int:
+    """Scores that one pass makes: ``Σ t·r·c``."""
+    return sum(
+        operation.count * operation.tiles.rows * operation.tiles.keys
+        for run in batch_runs(problem)
+        for operation in operations(problem, run)
+    )
+
+
+def _hidden_bytes(operation: Operation, band: Band) -> tuple[int, ...]:
+    """Bytes of the two boolean triangles of a tile."""
+    return tuple(operation.tiles.rows * columns for columns in hidden_columns(operation.tiles, band))
+
+
+def _copies_rows(problem: Problem, operation: Operation) -> bool:
+    """Whether a product goes through a buffer: 16-bit results, and tiles of heads that hold more rows than these."""
+    t = operation.tiles
+    several = isinstance(operation.heads, slice) and operation.count > 1 and problem.head_dim_v > 0
+    return problem.dtype_bytes < 4 or (several and (t.rows < problem.seqlen_q or problem.group_size > 1))
+
+
+def _forward_bytes(problem: Problem) -> tuple[int, int]:
+    """Return ``(operand bytes, peak bytes)`` of the forward chain on contiguous inputs.
+
+    Per operation ``q kᵀ`` reads q and k and writes the scores S = t·r·c·w; each triangle is written, shaped in
+    place, read, and fills its columns in place; softmax reads and writes S; ``p v`` reads S and v, writes out.
+    Keys that tiles of one operation share are read once. 16-bit inputs are widened first, rows of out narrowed.
+    """
+    p, w = problem, max(4, problem.dtype_bytes)
+    moved = 0
+    scores_buffer = rows_buffer = peak = 0
+    for run in batch_runs(p):
+        band = band_of(p, run)
+        first, last = band.seeing
+        moved += run.batch * p.num_heads * (first + p.seqlen_q - last) * p.head_dim_v * p.dtype_bytes
+        for operation in operations(p, run):
+            n, t = operation.count, operation.tiles
+            scores, rows = n * t.rows * t.keys * w, n * t.rows * p.head_dim_v * w
+            overlapping = (t.count - 1) * t.rows + t.keys
+            slots = n * t.keys if isinstance(operation.heads, slice) else min(n * t.keys, overlapping)
+            triangles = _hidden_bytes(operation, band)
+            moved += n * t.rows * p.head_dim * w + slots * (p.head_dim + p.head_dim_v) * w + rows
+            moved += 4 * scores + sum(triangles) * (4 + 2 * n * w)
+            scores_buffer = max(scores_buffer, scores)
+            peak = max(peak, scores_buffer + rows_buffer + max(triangles))
+            if _copies_rows(p, operation):
+                moved += rows + n * t.rows * p.head_dim_v * p.dtype_bytes
+                rows_buffer = max(rows_buffer, rows)
+                peak = max(peak, scores_buffer + rows_buffer)
+    inputs = p.batch * p.seqlen_q * p.num_heads * p.head_dim
+    inputs += p.batch * p.seqlen_k * p.num_kv_heads * (p.head_dim + p.head_dim_v)
+    if p.dtype_bytes < 4:
+        moved += inputs * (p.dtype_bytes + w)
+        peak += inputs * w
+    return moved, peak + tensor_bytes(p)["out"]
+
+
+def band_cost(problem: Problem) -> Cost:
+    """Exact counts of the band path; operand and peak bytes for a plain forward call on contiguous inputs.
+
+    They are left out with gradients and with ``lse``, and the peak for batch rows of different geometry.
+    """
+    p = problem
+    scores = _scores(p)
+    over_d, over_dv = MATMUL_WIDTHS[p.mode]
+    operand_bytes = peak_bytes = None
+    if not p.needs_gradients and not p.option("return_lse", False):
+        operand_bytes, peak_bytes = _forward_bytes(p)
+        if len(list(batch_runs(p))) > 1:
+            peak_bytes = None
+    window = "W" if p.mask.band() and 0 in (p.mask.band() or ()) else "2*W"
+    factor = useful_flops(p) // max(1, p.pairs() * (p.head_dim + p.head_dim_v))
+    return Cost(
+        flops=useful_flops(p),
+        executed_flops=2 * scores * (over_d * p.head_dim + over_dv * p.head_dim_v),
+        exponentials=scores * (2 if p.mode == "fwd_bwd" else 1),
+        compulsory_bytes=compulsory_bytes(p),
+        operand_bytes=operand_bytes,
+        peak_bytes=peak_bytes,
+        leading={
+            "flops": f"{factor}*B*H*n*{window}*(d+e)",
+            "executed_flops": f"2*B*H*n*{window}*({over_d}*d+{over_dv}*e)",
+            "exponentials": f"B*H*n*{window}",
+            "peak_bytes": f"{p.dtype_bytes}*B*H*n*e",
+        },
+    )
