@@ -153,6 +153,7 @@ def _print_summary(done: Any) -> None:
     from attnbench.render.terminal import render_summary
 
     typer.echo(render_summary(done, get_terminal_size().columns))
+    typer.echo(f"\nrun: {done.path}   report: attnbench report {done.path}")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Whether Triton works here: `python -m attnbench.device.triton_check interpret|compile` tries a small kernel.
+"""Whether Triton works here: `python -m attnbench.device.triton_check interpret|compile` tries a kernel.
 
 `interpret` needs `TRITON_INTERPRET=1` in the environment; `compile` targets an NVIDIA GPU that need not be
 there. It runs in a process of its own, because Triton decides at import whether it interprets.

@@ -96,7 +96,6 @@ class LocalExecutor:
         job = Job(task=self.settings.route, case=unknown, settings={}, context={"threads": 1})
         answer = Answer()
         try:
-            self._let_go()
             worker = self._server(NATIVE).fork()
             answer = worker.call(job, _ROUTE_TIMEOUT_S)
             worker.close()

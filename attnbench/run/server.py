@@ -56,6 +56,8 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
                 _kill_group(request["kill"])
     for pid in workers:
         _kill_group(pid)
+        os.waitpid(pid, 0)
+    os._exit(0)  # without the libraries' own farewells
 
 
 def _import(name: str) -> bool:

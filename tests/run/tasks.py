@@ -19,7 +19,11 @@ def ok(case: Plain, settings: Plain, context: Plain) -> Plain:
         "case": case,
         "status": "ok",
         "latency": {"median_ms": 1.0},
-        "provenance": {"backend": str(os.getpid()), "threads": context["threads"], "execution": interpreter()},
+        "provenance": {
+            "backend": str(os.getpid()),
+            "threads": context["threads"],
+            "execution": interpreter(),
+        },
     }
 
 
@@ -77,11 +81,19 @@ def nonsense(case: Plain, settings: Plain, context: Plain) -> Plain:
 
 
 def allocate(case: Plain, settings: Plain, context: Plain) -> Plain:
-    """Fills 64 GiB."""
+    """Asks for 2 GiB, which the machine has and the limit may forbid; none of it is touched."""
     import torch
 
-    torch.ones(1 << 34)
-    return {}
+    torch.empty(1 << 29)
+    return ok(case, settings, context)
+
+
+def allocate_numpy(case: Plain, settings: Plain, context: Plain) -> Plain:
+    """The same by numpy."""
+    import numpy
+
+    numpy.empty(1 << 28)
+    return ok(case, settings, context)
 
 
 def torch_out_of_memory(case: Plain, settings: Plain, context: Plain) -> Plain:
@@ -90,7 +102,9 @@ def torch_out_of_memory(case: Plain, settings: Plain, context: Plain) -> Plain:
 
     held = torch.zeros(1 << 20)
     KEPT.append(held.untyped_storage()._weak_ref())
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of ...")
+    raise torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a capacity of ..."
+    )
 
 
 def poison(case: Plain, settings: Plain, context: Plain) -> Plain:
@@ -106,17 +120,23 @@ def need_healthy(case: Plain, settings: Plain, context: Plain) -> Plain:
     return ok(case, settings, context)
 
 
-def interrupt_parent(case: Plain, settings: Plain, context: Plain) -> Plain:
-    """Hangs after it has told through the scratch folder that it began."""
-    Path(context["scratch"], "began").touch()
-    time.sleep(600)
-    return {}
+def look_at_server(case: Plain, settings: Plain, context: Plain) -> Plain:
+    """What the process that forked this one is like."""
+    import torch
+
+    threads = len(list(Path(f"/proc/{os.getppid()}/task").iterdir()))
+    facts = {
+        "threads": threads,
+        "cuda_initialised": torch.cuda.is_initialized(),
+        "bad_fork": torch.cuda._is_in_bad_fork(),
+    }
+    return ok(case, settings, context) | {"provenance": {"autotune": facts}}
 
 
 def route(cases: Plain, settings: Plain, context: Plain) -> Plain:
     """Cases with the option `interpret` need the interpreting process."""
     return {
-        case_id: "interpreted" if case["options"].get("interpret") else "native" for case_id, case in cases.items()
+        name: "interpreted" if case["options"].get("interpret") else "native" for name, case in cases.items()
     }
 
 
@@ -143,6 +163,6 @@ DEEDS = {
     deed.__name__: deed
     for deed in (
         ok, hang, segfault, killed, kill_server, leave, raise_error, exit_quietly, nonsense, allocate,
-        torch_out_of_memory, poison, need_healthy, interrupt_parent,
+        torch_out_of_memory, poison, need_healthy, allocate_numpy, look_at_server,
     )
 }  # fmt: skip
