@@ -1,4 +1,6 @@
-"""The quantities that are drawn against the sequence length, as data. Which field, which unit, which companions."""
+"""The quantities that are drawn against the sequence length, as data. Which field, which unit, which
+companions.
+"""
 
 from dataclasses import dataclass
 from typing import Literal

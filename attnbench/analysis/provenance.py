@@ -1,8 +1,11 @@
-"""What was run, on what, and how to run it again. In: a run's ``run.json``. Out: `RunFacts`, text that is safe to show.
+"""What was run, on what, and how to run it again. In: a run's ``run.json``. Out: `RunFacts`, text that is
+safe to show.
 
-The file may come from another version or another hand, so everything is looked up with care and nothing is required.
+The file may come from another version or another hand, so everything is looked up with care and nothing is
+required.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +16,7 @@ from attnbench.run.store import Run
 
 MOST_FACTS = 80
 LONGEST_FACT = 400
-NOT_FACTS = ("cases", "suite.text", "suite.cases")
+NOT_FACTS = ("cases", "suite.text", "launches")
 """Parts of ``run.json`` that the report shows elsewhere or that are too long to read."""
 
 
@@ -45,14 +48,15 @@ def run_facts(label: str, run: Run) -> RunFacts:
     uses_gpu = any(record.case.get("device") == "cuda" for record in run.records)
     return RunFacts(
         label=clean_text(label),
-        suite=clean_text(suite.get("name") if isinstance(suite, Mapping) else suite) or clean_text(run.path.name),
+        suite=clean_text(suite.get("name") if isinstance(suite, Mapping) else suite)
+        or clean_text(run.path.name),
         description=clean_text(suite.get("description") if isinstance(suite, Mapping) else ""),
         hardware=_hardware(_table(meta, "environment"), uses_gpu),
         software=_software(_table(meta, "versions"), _table(meta, "environment")),
-        started=_first(meta, "started_utc", "started"),
-        revision=_revision(meta.get("revision") or meta.get("git")),
+        started=clean_text(meta.get("started_utc")),
+        revision=_revision(_table(meta, "revision").get("attnbench")),
         command=_command(meta.get("command")),
-        status=_first(meta, "status"),
+        status=clean_text(meta.get("status")),
         facts=tuple(_flat(meta))[:MOST_FACTS],
         problems=tuple(clean_text(problem) for problem in run.problems),
         missing=len(run.missing),
@@ -88,23 +92,20 @@ def _software(versions: Mapping[str, Any], environment: Mapping[str, Any]) -> st
 
 
 def _revision(revision: object) -> str:
-    if isinstance(revision, Mapping):
-        commit = clean_text(revision.get("commit"))[:12]
-        return f"{commit}, modified" if commit and revision.get("modified") else commit
-    return clean_text(revision)
+    if not isinstance(revision, Mapping):
+        return ""
+    commit = clean_text(revision.get("commit"))[:12]
+    return f"{commit}, modified" if commit and revision.get("modified") else commit
 
 
 def _command(command: object) -> str:
-    return " ".join(map(clean_text, command)) if isinstance(command, list) else clean_text(command)
+    """Return a command line that a shell understands."""
+    return shlex.join(map(clean_text, command)) if isinstance(command, list) else clean_text(command)
 
 
 def _table(meta: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = meta.get(name)
     return value if isinstance(value, Mapping) else {}
-
-
-def _first(meta: Mapping[str, Any], *names: str) -> str:
-    return next((clean_text(meta[name]) for name in names if meta.get(name)), "")
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -1,4 +1,6 @@
-"""Everything a report says, before it has a form. In: runs. Out: `Report`, which every renderer reads and none adds to."""
+"""Everything a report says, before it has a form. In: runs. Out: `Report`, which every renderer reads and
+none adds to.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +8,7 @@ from dataclasses import dataclass
 from attnbench.analysis.metrics import METRICS, Metric
 from attnbench.analysis.provenance import RunFacts, run_facts, run_labels
 from attnbench.analysis.rows import CaseRow, rows_of
-from attnbench.analysis.series import Facet, Panel, constants_of, facets_of, panels_of
+from attnbench.analysis.series import Facet, Panel, Series, constants_of, facets_of, groups_of, panels_of
 from attnbench.analysis.summary import Summary, summarize
 from attnbench.run.store import Run
 
@@ -29,13 +31,19 @@ class Report:
     title: str
     runs: tuple[RunFacts, ...]
     rows: tuple[CaseRow, ...]
-    facets: tuple[Facet, ...]
+    groups: tuple[tuple[Facet, ...], ...]
+    """Facets that are shown together."""
     constants: dict[str, str]
     """Facet fields that are the same for every case."""
     summary: Summary
     metrics: tuple[MetricPanels, ...]
     samples: int
     """Raw samples of latencies in the records; none of them is in a report."""
+
+    @property
+    def series(self) -> list[Series]:
+        """Every curve of every panel."""
+        return [one for group in self.metrics for panel in group.drawn + group.empty for one in panel.series]
 
 
 def build_report(runs: Sequence[Run]) -> Report:
@@ -44,17 +52,20 @@ def build_report(runs: Sequence[Run]) -> Report:
     labelled = dict(zip(labels, runs, strict=True))
     rows = rows_of(labelled)
     facts = tuple(run_facts(label, run) for label, run in labelled.items())
-    facets = tuple(facets_of(rows))
+    facets = facets_of(rows)
     return Report(
         title=", ".join(dict.fromkeys(fact.suite for fact in facts)),
         runs=facts,
         rows=tuple(rows),
-        facets=facets,
+        groups=tuple(groups_of(facets)),
         constants=constants_of(facets),
         summary=summarize(rows),
         metrics=tuple(_metric_panels(rows, metric) for metric in METRICS),
         samples=sum(
-            len(record.latency.samples_ms or ()) for run in runs for record in run.records if record.latency is not None
+            len(record.latency.samples_ms or ())
+            for run in runs
+            for record in run.records
+            if record.latency is not None
         ),
     )
 

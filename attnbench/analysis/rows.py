@@ -1,7 +1,9 @@
-"""One flat row a case. In: the records of runs. Out: `CaseRow`, whose numbers are finite or None and whose text is printable.
+"""One flat row a case. In: the records of runs. Out: `CaseRow`, whose numbers are finite or None and whose
+text is printable.
 
-Records may be foreign, so this is the one place where they are distrusted: what is not a finite number of the right sign becomes
-None, and control characters become visible marks. Everything after this file may rely on it.
+Records may be foreign, so this is the one place where they are distrusted: what is not a finite number of the
+right sign becomes None, and control characters become visible marks. Everything after this file may rely on
+it.
 """
 
 import math
@@ -25,7 +27,9 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRow:
-    """What one case says, flat. A number that the record lacks is None, and `absent` says why where the record does."""
+    """What one case says, flat. A number that the record lacks is None, and `absent` says why where the
+    record does.
+    """
 
     run: str
     case_id: str
@@ -87,7 +91,9 @@ class CaseRow:
 
 
 def rows_of(runs: Mapping[str, Run]) -> list[CaseRow]:
-    """Return one row a case, in the order of the runs and of their records; the keys of ``runs`` become `CaseRow.run`."""
+    """Return one row a case, in the order of the runs and of their records; the keys of ``runs`` become
+    `CaseRow.run`.
+    """
     return [_row(clean_text(label), record) for label, run in runs.items() for record in run.records]
 
 

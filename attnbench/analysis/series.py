@@ -1,11 +1,12 @@
-"""Tidy series against the sequence length. In: `CaseRow`s and a `Metric`. Out: panels of series, every case in exactly one of them.
+"""Tidy series against the sequence length. In: `CaseRow`s and a `Metric`. Out: panels of series, every case
+in exactly one of them.
 
-A facet is what must be equal for two curves to be comparable. A panel is what is drawn in one pair of axes: a facet, or facets that
-differ in nothing but the mask when together they are few enough to tell apart.
+A facet is what must be equal for two curves to be comparable. A panel is what is drawn in one pair of axes: a
+facet, or facets that differ in nothing but the mask when together they are few enough to tell apart.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from attnbench.analysis.metrics import Metric
@@ -22,7 +23,7 @@ ORDER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facet:
-    """The circumstances under which cases are comparable: everything but the implementation and the length."""
+    """What must be equal for cases to be comparable: everything but implementation and length."""
 
     level: str
     mode: str
@@ -39,7 +40,9 @@ class Facet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One case in a series. Without a ``value`` it failed (``status`` is not ``ok``) or the quantity could not be had."""
+    """One case in a series. Without a ``value`` it failed (``status`` is not ``ok``) or the quantity could
+    not be had.
+    """
 
     seqlen: int
     status: str
@@ -105,7 +108,8 @@ class Panel:
 def facets_of(rows: Iterable[CaseRow]) -> dict[Facet, list[CaseRow]]:
     """Group rows by facet, facets in reading order.
 
-    Suites may hold the tokens of a batch constant (``batch = tokens // seqlen``); then the tokens are the shape, not the batch.
+    Suites may hold the tokens of a batch constant (``batch = tokens // seqlen``); then the tokens are the
+    shape, not the batch.
     """
     groups: dict[Facet, list[CaseRow]] = defaultdict(list)
     for row in rows:
@@ -119,7 +123,9 @@ def facets_of(rows: Iterable[CaseRow]) -> dict[Facet, list[CaseRow]]:
 
 
 def constants_of(facets: Iterable[Facet]) -> dict[str, str]:
-    """Return the facet fields that have the same value everywhere, with that value: said once instead of in every title."""
+    """Return the facet fields that have the same value everywhere, with that value: said once instead of in
+    every title.
+    """
     known = list(facets)
     return {
         field.name: getattr(known[0], field.name)
@@ -142,6 +148,21 @@ def facet_title(facet: Facet, without: Iterable[str] = ()) -> str:
 MODE_WORDS = {"fwd": "forward", "bwd": "backward", "fwd_bwd": "forward + backward", "decode": "decode"}
 
 
+def groups_of(facets: Mapping[Facet, Sequence[CaseRow]]) -> list[tuple[Facet, ...]]:
+    """Return the facets that are shown together: those that differ in nothing but the mask, if their curves
+    are few enough.
+    """
+    alike: dict[Facet, list[Facet]] = defaultdict(list)
+    for facet in facets:
+        alike[replace(facet, mask="")].append(facet)
+    groups: list[tuple[Facet, ...]] = []
+    for members in alike.values():
+        curves = {_series_key(row) for facet in members for row in facets[facet]}
+        together = len(curves) <= SERIES_IN_A_PANEL
+        groups += [tuple(members)] if together else [(facet,) for facet in members]
+    return groups
+
+
 def panels_of(rows: Sequence[CaseRow], metric: Metric) -> list[Panel]:
     """Return every panel of a metric. Every row is in exactly one series of one panel, whatever its status.
 
@@ -149,27 +170,29 @@ def panels_of(rows: Sequence[CaseRow], metric: Metric) -> list[Panel]:
     """
     facets = facets_of(rows)
     constants = constants_of(facets)
-    groups: dict[Facet, list[Facet]] = defaultdict(list)
-    for facet in facets:
-        groups[replace(facet, mask="")].append(facet)
     panels = []
-    for members in groups.values():
-        for together in _masks_together(members, facets):
-            series = series_of([row for facet in together for row in facets[facet]], metric)
-            panel = Panel(
-                metric=metric,
-                facet=together[0],
-                masks=tuple(facet.mask for facet in together),
-                title=facet_title(together[0], constants) or facet_title(together[0], ("shape", "extras")),
-                series=tuple(one for one in series if one.measured or not metric.kernels_only),
-            )
-            if panel.series:
-                panels.append(panel)
+    for together in groups_of(facets):
+        series = series_of([row for facet in together for row in facets[facet]], metric)
+        panel = Panel(
+            metric=metric,
+            facet=together[0],
+            masks=tuple(facet.mask for facet in together),
+            title=group_title(together[0], constants),
+            series=tuple(one for one in series if one.measured or not metric.kernels_only),
+        )
+        if panel.series:
+            panels.append(panel)
     return panels
 
 
+def group_title(facet: Facet, constants: Iterable[str]) -> str:
+    """Return what tells a facet from the others, or its level, mode and mask if it is the only one."""
+    return facet_title(facet, constants) or facet_title(facet, ("dtype", "device", "shape", "extras"))
+
+
 def series_of(rows: Sequence[CaseRow], metric: Metric) -> list[Series]:
-    """Return one series per implementation, options, mask and run among comparable rows, in order of first appearance.
+    """Return one series per implementation, options, mask and run among comparable rows, in order of first
+    appearance.
 
     A label names the mask where it is not that of the first row.
     """
@@ -184,7 +207,9 @@ def series_of(rows: Sequence[CaseRow], metric: Metric) -> list[Series]:
             options=options,
             mask=mask,
             run=run,
-            label=_label(implementation, options, mask if mask != first_mask else "", run if several_runs else ""),
+            label=_label(
+                implementation, options, mask if mask != first_mask else "", run if several_runs else ""
+            ),
             points=tuple(_point(row, metric) for row in sorted(members, key=lambda row: row.seqlen)),
         )
         for (implementation, options, mask, run), members in groups.items()
@@ -246,11 +271,6 @@ def _by_batch(rows: Sequence[CaseRow]) -> dict[str, list[CaseRow]]:
     for row in rows:
         parts[f"batch {row.batch}" if row.batch else ""].append(row)
     return parts
-
-
-def _masks_together(members: Sequence[Facet], facets: dict[Facet, list[CaseRow]]) -> list[list[Facet]]:
-    curves = {_series_key(row) for facet in members for row in facets[facet]}
-    return [list(members)] if len(curves) <= SERIES_IN_A_PANEL else [[facet] for facet in members]
 
 
 def _rank(name: str, value: str) -> tuple[int, str]:

@@ -1,6 +1,8 @@
-"""First findings that follow from the records alone. In: `CaseRow`s. Out: `Summary`: rankings, growth, failures, accuracy, doubts.
+"""First findings that follow from the records alone. In: `CaseRow`s. Out: `Summary`: rankings, growth,
+failures, accuracy, doubts.
 
-No fits: an exponent here is the secant between the last two lengths, ``log(y2 / y1) / log(n2 / n1)``, and is labelled as such.
+No fits: an exponent here is the secant between the last two lengths, ``log(y2 / y1) / log(n2 / n1)``, and is
+labelled as such.
 """
 
 import math
@@ -33,7 +35,8 @@ class Ranking:
     seqlen: int
     standings: tuple[Standing, ...]
     tied: tuple[str, ...]
-    """Those whose 95 % interval overlaps the best one's, the best included; empty if the best stands alone."""
+    """Those whose 95 % interval overlaps the best one's, the best included; empty if the best stands alone.
+    """
     missing: tuple[str, ...]
     """Those that have no value at this length."""
 
@@ -115,19 +118,25 @@ def summarize(rows: Sequence[CaseRow]) -> Summary:
         accuracy=_accuracy(rows),
         doubts=dict(Counter(word for row in rows for word in row.latency_verdict if word != VALID)),
         timed=sum(row.latency_ms is not None for row in rows),
-        other_functions=tuple(sorted({row.implementation for row in rows if row.softmax_distance is not None})),
+        other_functions=tuple(
+            sorted({row.implementation for row in rows if row.softmax_distance is not None})
+        ),
     )
 
 
 def common_length(series: Iterable[Series]) -> int | None:
-    """Return the longest length at which every series with any value has one, else the longest that most have; None without values."""
+    """Return the longest length at which every series with any value has one, else the longest that most
+    have; None without values.
+    """
     reached = [{point.seqlen for point in one.measured} for one in series]
     counts = Counter(length for lengths in reached for length in lengths)
     return max(counts, key=lambda length: (counts[length], length), default=None)
 
 
 def rank(series: Sequence[Series], metric: Metric, facet: Facet) -> Ranking | None:
-    """Rank comparable series at their longest common length, smallest value first; None if fewer than two have a value there."""
+    """Rank comparable series at their longest common length, smallest value first; None if fewer than two
+    have a value there.
+    """
     seqlen = common_length(series)
     at: dict[str, Point] = {
         one.label: point for one in series for point in one.measured if point.seqlen == seqlen
@@ -143,7 +152,8 @@ def rank(series: Sequence[Series], metric: Metric, facet: Facet) -> Ranking | No
         facet=facet,
         seqlen=seqlen,
         standings=tuple(
-            Standing(label=label, value=values[label], ratio=_ratio(values[label], values[order[0]])) for label in order
+            Standing(label=label, value=values[label], ratio=_ratio(values[label], values[order[0]]))
+            for label in order
         ),
         tied=tied if len(tied) > 1 else (),
         missing=tuple(one.label for one in series if one.label not in at),
@@ -151,8 +161,14 @@ def rank(series: Sequence[Series], metric: Metric, facet: Facet) -> Ranking | No
 
 
 def local_exponent(points: Sequence[Point]) -> tuple[int, int, float] | None:
-    """Return ``(n1, n2, log(y2 / y1) / log(n2 / n1))`` of the last two points; None if there are not two positive ones."""
-    positive = [(point.seqlen, point.value) for point in points if point.value and point.value > 0 and point.seqlen > 0]
+    """Return ``(n1, n2, log(y2 / y1) / log(n2 / n1))`` of the last two points; None if there are not two
+    positive ones.
+    """
+    positive = [
+        (point.seqlen, point.value)
+        for point in points
+        if point.value and point.value > 0 and point.seqlen > 0
+    ]
     if len(positive) < 2:
         return None
     (n1, y1), (n2, y2) = positive[-2:]

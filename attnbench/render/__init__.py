@@ -1,1 +1,3 @@
-"""Findings become plots, tables, HTML, Markdown and text. Computes nothing: every number comes from `attnbench.analysis`."""
+"""Findings become plots, tables, HTML, Markdown and text. Computes nothing: every number comes from
+`attnbench.analysis`.
+"""

@@ -1,4 +1,6 @@
-"""Log axes that read well. In: a range. Out: limits and labelled ticks (``256, 1k, 4k``; ``1, 10 ms``; ``1 MiB, 16 MiB``)."""
+"""Log axes that read well. In: a range. Out: limits and labelled ticks (``256, 1k, 4k``; ``1, 10 ms``; ``1
+MiB, 16 MiB``).
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -12,11 +14,11 @@ from attnbench.render.numbers import format_bytes, format_seqlen, shorten_expone
 
 MOST_TICKS = 7
 LEAST_SPAN = 4.0
-"""A range narrower than this factor is widened, so that noise does not look like a trend."""
+"""A narrower range is widened to this factor, so that noise does not look like a trend."""
 
 
 def set_seqlen_axis(axes: Axes, seqlens: Iterable[int]) -> None:
-    """Give the x axis a log scale with a tick at every length, or at powers of two where there are too many."""
+    """Give the x axis limits and a tick at every length, or at powers of two where there are too many."""
     known = sorted({seqlen for seqlen in seqlens if seqlen > 0}) or [1]
     axes.set_xlim(known[0] / 1.35, known[-1] * 1.35)
     ticks = known if len(known) <= MOST_TICKS else _powers_of_two(known[0], known[-1])
@@ -28,12 +30,16 @@ def set_value_axis(axes: Axes, values: Iterable[float], unit: Unit) -> None:
     low, high = padded_range([value for value in values if value > 0])
     axes.set_ylim(low, high)
     ticks = _byte_ticks(low, high) if unit == "bytes" else _decimal_ticks(low, high)
-    labels: dict[Unit, Callable[[float], str]] = {"bytes": format_bytes_tick, "ms": plain_tick, "number": plain_tick}
+    labels: dict[Unit, Callable[[float], str]] = {
+        "bytes": format_bytes_tick,
+        "ms": plain_tick,
+        "number": plain_tick,
+    }
     _fix_ticks(axes.yaxis, ticks, [labels[unit](tick) for tick in ticks])
 
 
 def padded_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return limits with room around the values, at least a factor `LEAST_SPAN` apart; 1 to 1024 without any."""
+    """Return limits around the values, at least a factor `LEAST_SPAN` apart; 1 to 1024 without any."""
     if not values:
         return 1.0, 1024.0
     low, high = min(values), max(values)

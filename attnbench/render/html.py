@@ -1,41 +1,36 @@
 """The report as one HTML file. In: `Report`. Out: a page that opens from disk and loads nothing.
 
-Everything that stems from a record is escaped by the template engine; only drawings, the style sheet and the script, which are made
-here, are put in as they are.
+Everything that stems from a record is escaped by the template engine; only drawings, the style sheet and the
+script, which are made here, are put in as they are.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from attnbench import __version__
-from attnbench.analysis.provenance import RunFacts
 from attnbench.analysis.report import MetricPanels, Report
 from attnbench.analysis.series import Panel, Series
-from attnbench.render.glossary import METRIC_MEANINGS, TERMS
+from attnbench.render.glossary import metric_meaning, terms
 from attnbench.render.numbers import format_seqlen, format_value, plural
+from attnbench.render.overview import failure_groups, left_out, overview, problems, run_lines
 from attnbench.render.plots import legend_entries, panel_figure, svg_text, swatch_figure
 from attnbench.render.styles import StyleBook
 from attnbench.render.svg import color_variables, inline_svg
 from attnbench.render.tables import case_table
-from attnbench.render.words import (
-    GROWTH_NOTE,
-    accuracy_sentence,
-    answers,
-    by_rank,
-    constants_words,
-    doubt_sentence,
-    other_function_sentence,
-)
+from attnbench.render.words import GROWTH_NOTE, answers, by_rank, constants_words
 
 MOST_PANELS = 12
 """Panels of one quantity in the page; the rest is named, and is in the table."""
 MOST_ANSWERS = 12
 FOLDED_REASON = 70
 LONGEST_REASON = 600
+POWER = re.compile(r"\bn\^(-?[\d.]+\d)")
+QUANTITY = re.compile(r"(\d) (?=(µs|ms|s|%|B|[KMGTPE]iB|tokens|times)\b)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +53,12 @@ class Plot:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FailureGroup:
-    """Failures of one kind for one reason."""
-
-    status: str
-    reason: str
-    who: str
-    count: int
-
-
 def html_report(report: Report) -> str:
     """Return the page."""
-    book = StyleBook(series for group in report.metrics for panel in group.drawn + group.empty for series in panel.series)
+    book = StyleBook(report.series)
     every_answer = answers(report)
-    template = _environment().get_template("report.html.jinja")
+    names = {name for one in report.series for name in (one.label, one.implementation)}
+    template = _environment(names).get_template("report.html.jinja")
     return template.render(
         report=report,
         version=__version__,
@@ -90,62 +76,20 @@ def html_report(report: Report) -> str:
         constants=constants_words(report),
         table=case_table(report),
         failures=failure_groups(report),
-        left_out=left_out(report, len(every_answer)),
-        glossary=TERMS,
+        left_out=[*left_out(report), *_unseen(len(every_answer))],
+        glossary=terms(),
         fold=FOLDED_REASON,
         longest=LONGEST_REASON,
     )
 
 
-def run_lines(run: RunFacts) -> list[tuple[str, str]]:
-    """Return what the head of a page says of a run; lines without a value are dropped there."""
-    return [
-        ("Run", run.label),
-        ("On", run.hardware),
-        ("With", run.software),
-        ("Started", run.started.replace("T", " ").replace("Z", " UTC")),
-        ("Revision", run.revision),
-    ]
-
-
-def overview(report: Report) -> list[str]:
-    """Return the sentences that hold for the report as a whole."""
-    if not report.rows:
-        return ["There is no case in this run: nothing to show."]
-    summary = report.summary
-    return [
-        text for text in (accuracy_sentence(summary), doubt_sentence(summary), other_function_sentence(summary)) if text
-    ]
-
-
-def problems(report: Report) -> list[str]:
-    """Return what could not be read, and what was planned but has no record."""
-    found = [f"{run.label}: {problem}" for run in report.runs for problem in run.problems]
-    return found + [
-        f"{run.label}: {plural(run.missing, 'planned case')} without a record" for run in report.runs if run.missing
-    ]
-
-
-def failure_groups(report: Report) -> list[FailureGroup]:
-    """Return failures by status and reason, most frequent first."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for row in report.rows:
-        if not row.is_ok:
-            groups.setdefault((row.status, row.reason), []).append(row.implementation)
-    found = [
-        FailureGroup(status, reason, ", ".join(dict.fromkeys(who)), len(who)) for (status, reason), who in groups.items()
-    ]
-    return sorted(found, key=lambda group: -group.count)
-
-
-def left_out(report: Report, answer_count: int) -> list[str]:
-    """Return what is in the records but not in the page, and where it is."""
-    lines = []
-    if report.samples:
-        lines.append(f"{report.samples:,} raw samples of latencies are not in this page: samples.jsonl beside it holds them.")
-    if answer_count > MOST_ANSWERS:
-        lines.append(f"In short shows {MOST_ANSWERS} of {answer_count} circumstances; the table has every case.")
-    return lines
+def _unseen(answer_count: int) -> list[str]:
+    hidden = answer_count - MOST_ANSWERS
+    return (
+        [f"{plural(hidden, 'more circumstance')} in short: left out here, all in the table."]
+        if hidden > 0
+        else []
+    )
 
 
 def _plot(group: MetricPanels, book: StyleBook) -> Plot:
@@ -158,19 +102,19 @@ def _plot(group: MetricPanels, book: StyleBook) -> Plot:
     return Plot(
         key=group.metric.key,
         title=group.metric.title,
-        meaning=METRIC_MEANINGS[group.metric.key],
-        legend=tuple((_swatch(place, group, handle), label) for place, (handle, label) in _legend(shown, book)),
+        meaning=metric_meaning(group.metric.key),
+        legend=_legend(group.metric.key, shown, book),
         panels=tuple(_drawn(place, panel, book) for place, panel in enumerate(shown)),
         notes=tuple(notes),
     )
 
 
-def _legend(panels: Sequence[Panel], book: StyleBook):  # type: ignore[no-untyped-def]
-    return enumerate(legend_entries(panels, book))
-
-
-def _swatch(place: int, group: MetricPanels, handle) -> str:  # type: ignore[no-untyped-def]
-    return inline_svg(svg_text(swatch_figure(handle)), f"{group.metric.key}-legend{place}", "")
+def _legend(key: str, panels: Sequence[Panel], book: StyleBook) -> tuple[tuple[str, str], ...]:
+    """Return ``(drawing, label)`` of every legend entry."""
+    return tuple(
+        (inline_svg(svg_text(swatch_figure(handle)), f"{key}-legend{place}", ""), label)
+        for place, (handle, label) in enumerate(legend_entries(panels, book))
+    )
 
 
 def _drawn(place: int, panel: Panel, book: StyleBook) -> DrawnPanel:
@@ -201,7 +145,9 @@ def _why_empty(panel: Panel) -> str:
 
 
 def _lacking(panels: Sequence[Panel]) -> list[str]:
-    """Return who lacks a value in a drawn panel though the case is fine, with the reason that the record gives."""
+    """Return who lacks a value in a drawn panel though the case is fine, with the reason that the record
+    gives.
+    """
     reasons: dict[tuple[str, str], None] = {}
     for panel in panels:
         for series in panel.series:
@@ -210,12 +156,27 @@ def _lacking(panels: Sequence[Panel]) -> list[str]:
     return [f"No value for {label}: {reason[:LONGEST_REASON]}" for label, reason in reasons]
 
 
-def _environment() -> Environment:
+def _environment(names: Collection[str]) -> Environment:
     environment = Environment(
-        loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_text),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.filters["sentence"] = lambda text: sentence_markup(text, names)
     environment.filters["slug"] = lambda text: re.sub(r"[^a-z]+", "-", str(text).lower())
     return environment
+
+
+def sentence_markup(text: str, names: Collection[str]) -> Markup:
+    """Return an escaped sentence in which names stand out and no unit is torn from its number."""
+    escaped = QUANTITY.sub("\\1\u00a0", str(escape(text)))
+    choices = sorted({str(escape(name)) for name in names if name}, key=len, reverse=True)
+    if choices:
+        pattern = r"(?<![\w&#-])(" + "|".join(map(re.escape, choices)) + r")(?![\w-])"
+        escaped = re.sub(pattern, r"<b>\1</b>", escaped)
+    return Markup(POWER.sub(r"n<sup>\1</sup>", escaped))
 
 
 def _text(name: str) -> str:

@@ -1,4 +1,6 @@
-"""Numbers as people read them. In: a value and its unit. Out: a short text; what is absent is a dash, never a zero."""
+"""Numbers as people read them. In: a value and its unit. Out: a short text; what is absent is a dash, never a
+zero.
+"""
 
 from attnbench.analysis.metrics import Unit
 

@@ -1,6 +1,8 @@
-"""Which colour, marker and dash a curve has. In: ``reports/plot-style.toml`` and the curves of a report. Out: a `StyleBook`.
+"""Which colour, marker and dash a curve has. In: ``reports/plot-style.toml`` and the curves of a report. Out:
+a `StyleBook`.
 
-Colour and marker belong to the implementation and are the same in every figure; dashes tell apart what shares an implementation.
+Colour and marker belong to the implementation and are the same in every figure; dashes tell apart what shares
+an implementation.
 """
 
 import hashlib
@@ -18,7 +20,9 @@ Dash = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How one curve looks. ``color`` is a name in the style file; ``dash`` lists on and off lengths, empty for a solid line."""
+    """How one curve looks. ``color`` is a name in the style file; ``dash`` lists on and off lengths, empty
+    for a solid line.
+    """
 
     color: str
     marker: str
@@ -59,8 +63,8 @@ class StyleBook:
 def assign_looks(implementations: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return one ``(color, marker)`` per implementation, no two alike.
 
-    The known ones have theirs. Any other name is hashed onto the remaining pairs, and moves on only where another name of the same
-    report was there first, so that a name keeps its look from report to report.
+    The known ones have theirs. Any other name is hashed onto the remaining pairs, and moves on only where
+    another name of the same report was there first, so that a name keeps its look from report to report.
     """
     data = style_data()
     known: Mapping[str, Mapping[str, str]] = data["implementations"]
@@ -79,7 +83,9 @@ def assign_looks(implementations: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def dash_pattern(place: int) -> Dash:
-    """Return the dash of the ``place``-th curve of one implementation; beyond the style file's own, ever more dots after a dash."""
+    """Return the dash of the ``place``-th curve of one implementation; beyond the style file's own, ever more
+    dots after a dash.
+    """
     patterns = style_data()["dashes"]["patterns"]
     if place < len(patterns):
         return tuple(patterns[place])

@@ -1,4 +1,6 @@
-"""Matplotlib's SVG made fit for a page. In: a standalone document. Out: an ``<svg>`` element whose colours follow the page's theme."""
+"""Matplotlib's SVG made fit for a page. In: a standalone document. Out: an ``<svg>`` element whose colours
+follow the page's theme.
+"""
 
 import re
 from functools import cache
@@ -29,7 +31,9 @@ def inline_svg(document: str, name: str, description: str) -> str:
 
 
 def themed(style: str) -> str:
-    """Return a style attribute whose known colours are variables of the page and whose text has the page's font."""
+    """Return a style attribute whose known colours are variables of the page and whose text has the page's
+    font.
+    """
     for value, variable in _variables().items():
         style = style.replace(value, variable)
     return FONT_FAMILY.sub("font-family: inherit", style)
@@ -38,7 +42,9 @@ def themed(style: str) -> str:
 def color_variables(scheme: str) -> str:
     """Return the CSS declarations of every colour of the style file for a ``light`` or ``dark`` page."""
     data = style_data()
-    return " ".join(f"--{name}: {forms[scheme]};" for name, forms in {**data["colors"], **data["neutral"]}.items())
+    return " ".join(
+        f"--{name}: {forms[scheme]};" for name, forms in {**data["colors"], **data["neutral"]}.items()
+    )
 
 
 @cache

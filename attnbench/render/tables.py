@@ -1,4 +1,6 @@
-"""The table of every case. In: `Report`. Out: columns and rows of text, for HTML and Markdown, and CSV with exact numbers."""
+"""The table of every case. In: `Report`. Out: columns and rows of text, for HTML and Markdown, and CSV with
+exact numbers.
+"""
 
 import csv
 import io
@@ -7,8 +9,7 @@ from dataclasses import dataclass, fields
 
 from attnbench.analysis.report import Report
 from attnbench.analysis.rows import CaseRow
-from attnbench.analysis.series import MODE_WORDS
-from attnbench.render.numbers import format_percent, format_seqlen, format_value
+from attnbench.render.numbers import ABSENT, format_percent, format_seqlen, format_value
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet would run text that starts with one of these."""
@@ -25,38 +26,57 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Text, row by row; the first column is the status, the last the reason."""
+    """Text, row by row; the first column is the status, the last the notes.
+
+    The row of a failed case ends after ``circumstances`` columns with its reason: it has no quantities.
+    """
 
     columns: tuple[Column, ...]
+    circumstances: int
     rows: list[list[str]]
 
 
 def case_table(report: Report) -> Table:
     """Return one row for every case of the report. What is the same for all of them has no column."""
-    said_once = set(report.constants)
-    several_runs = len(report.runs) > 1
-    columns = (
+    circumstances = (
         Column("Status", lambda row: row.status),
-        *((Column("Run", lambda row: row.run),) if several_runs else ()),
+        *((Column("Run", lambda row: row.run),) if len(report.runs) > 1 else ()),
         Column("Implementation", _who),
-        *(column for name, column in CIRCUMSTANCES if name not in said_once),
+        *(column for name, column in CIRCUMSTANCES if name not in report.constants),
         Column("Length", lambda row: format_seqlen(row.seqlen), numeric=True),
-        *(column for column in QUANTITIES if any(column.text(row) not in ("", "–") for row in report.rows)),
-        Column("Why, or with what doubt", why),
     )
-    return Table(columns, [[column.text(row) for column in columns] for row in report.rows])
+    fine = [row for row in report.rows if row.is_ok]
+    quantities = [
+        column for column in QUANTITIES if any(column.text(row) not in ("", ABSENT) for row in fine)
+    ]
+    columns = (*circumstances, *quantities, Column("Notes", notes))
+    return Table(
+        columns,
+        len(circumstances),
+        [
+            [column.text(row) for column in columns]
+            if row.is_ok
+            else [*(column.text(row) for column in circumstances), row.reason]
+            for row in report.rows
+        ],
+    )
 
 
-def why(row: CaseRow) -> str:
-    """Return the reason of a failure, or what speaks against an ok case's latency and what was cut."""
-    if not row.is_ok:
-        return row.reason
-    doubts = [word.replace("_", " ") for word in row.latency_verdict if word != "valid"]
-    return "; ".join(part for part in (", ".join(doubts), row.reduced) if part)
+def notes(row: CaseRow) -> str:
+    """Return what speaks against the latency of a case, how far its function is from softmax, and what was
+    cut to check it.
+    """
+    doubts = ", ".join(word.replace("_", " ") for word in row.latency_verdict if word != "valid")
+    far = (
+        "" if row.softmax_distance is None else f"{format_value(row.softmax_distance, 'number')} from softmax"
+    )
+    return "; ".join(part for part in (doubts, far, row.reduced) if part)
 
 
 def csv_text(report: Report) -> str:
-    """Return every case with exact numbers; the header holds the names of `CaseRow`, an empty cell is an absence."""
+    """Return every case with exact numbers; the header holds the names of `CaseRow`, an empty cell is an
+    absence.
+    """
     names = [field.name for field in fields(CaseRow) if field.name != "absent"]
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
@@ -80,8 +100,10 @@ def _shape(row: CaseRow) -> str:
 def _interval(row: CaseRow) -> str:
     if row.latency_ms is None or row.latency_low_ms is None or row.latency_high_ms is None:
         return ""
-    below, above = row.latency_low_ms / row.latency_ms - 1, row.latency_high_ms / row.latency_ms - 1
-    return f"{100 * below:+.0f} {100 * above:+.0f} %".replace("-", "−")
+    below, above = (
+        f"{100 * abs(bound / row.latency_ms - 1):.0f}" for bound in (row.latency_low_ms, row.latency_high_ms)
+    )
+    return f"±{above} %" if below == above else f"−{below} +{above} %"
 
 
 def _plain(value: object) -> str | int | float:
@@ -94,7 +116,7 @@ def _plain(value: object) -> str | int | float:
 
 CIRCUMSTANCES = (
     ("level", Column("Level", lambda row: f"{row.level} {row.preset}".strip())),
-    ("mode", Column("Mode", lambda row: MODE_WORDS.get(row.mode, row.mode))),
+    ("mode", Column("Mode", lambda row: row.mode)),
     ("mask", Column("Mask", lambda row: row.mask)),
     ("dtype", Column("Dtype", lambda row: row.dtype)),
     ("device", Column("Device", lambda row: row.device)),
@@ -104,15 +126,12 @@ CIRCUMSTANCES = (
 QUANTITIES = (
     Column("Latency", lambda row: format_value(row.latency_ms, "ms"), numeric=True),
     Column("95 %", _interval, numeric=True),
-    Column("Peak memory", lambda row: format_value(row.peak_bytes, "bytes"), numeric=True),
-    Column("Above inputs", lambda row: format_value(row.peak_increment_bytes, "bytes"), numeric=True),
-    Column("Predicted peak", lambda row: format_value(row.predicted_peak_bytes, "bytes"), numeric=True),
+    Column("Peak", lambda row: format_value(row.peak_bytes, "bytes"), numeric=True),
     Column("Compulsory", lambda row: format_value(row.compulsory_bytes, "bytes"), numeric=True),
     Column("Operand", lambda row: format_value(row.operand_bytes, "bytes"), numeric=True),
     Column("Requested", lambda row: format_value(row.requested_bytes, "bytes"), numeric=True),
     Column("DRAM", lambda row: format_value(row.dram_bytes, "bytes"), numeric=True),
     Column("Error", lambda row: format_value(row.max_abs_error, "number"), numeric=True),
-    Column("Budget used", lambda row: format_percent(row.budget_used), numeric=True),
-    Column("To softmax", lambda row: format_value(row.softmax_distance, "number"), numeric=True),
+    Column("Budget", lambda row: format_percent(row.budget_used), numeric=True),
     Column("Perplexity", lambda row: format_value(row.perplexity, "number"), numeric=True),
 )

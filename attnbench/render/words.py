@@ -1,10 +1,12 @@
-"""Findings as sentences. In: `Summary` and its parts. Out: plain text, the same in HTML, Markdown and the terminal."""
+"""Findings as sentences. In: `Summary` and its parts. Out: plain text, the same in HTML, Markdown and the
+terminal.
+"""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from attnbench.analysis.report import Report
-from attnbench.analysis.series import Facet, facet_title
+from attnbench.analysis.series import Facet, facet_title, group_title
 from attnbench.analysis.summary import Failure, LocalExponent, Ranking, Summary
 from attnbench.render.numbers import (
     format_bytes,
@@ -45,46 +47,54 @@ class Answer:
 
 
 def answers(report: Report) -> list[Answer]:
-    """Return the first-screen answer of every facet that has one."""
+    """Return the first-screen answer of every group of facets that has one; sentences under a further mask
+    begin with it.
+    """
     found = []
-    for facet in report.facets:
-        summary = report.summary
-        growth = growth_words([one for one in summary.growth if one.facet == facet])
-        lines = [
-            *(("Speed", speed_sentence(ranking)) for ranking in summary.latency if ranking.facet == facet),
-            *(("Memory", memory_sentence(ranking)) for ranking in summary.memory if ranking.facet == facet),
-            *((("Growth", growth),) if growth else ()),
-            *(("Failed", failure_sentence(failure)) for failure in summary.failures if failure.facet == facet),
-        ]
+    for group in report.groups:
+        lines = [line for facet in group for line in _facet_lines(facet, group[0].mask, report.summary)]
         if lines:
-            found.append(Answer(title_of(facet, report), tuple(lines)))
+            ordered = sorted(lines, key=lambda line: SUBJECTS.index(line[0]))
+            found.append(Answer(group_title(group[0], report.constants), tuple(ordered)))
     return found
 
 
-def title_of(facet: Facet, report: Report) -> str:
-    """Return what tells a facet from the others of the report, or its level, mode and mask if it is the only one."""
-    return facet_title(facet, report.constants) or facet_title(facet, ("shape", "extras", "dtype", "device"))
+SUBJECTS = ("Speed", "Memory", "Growth", "Failed")
+
+
+def _facet_lines(facet: Facet, first_mask: str, summary: Summary) -> list[tuple[str, str]]:
+    growth = growth_words([one for one in summary.growth if one.facet == facet])
+    lines = [
+        *(("Speed", speed_sentence(ranking)) for ranking in summary.latency if ranking.facet == facet),
+        *(("Memory", memory_sentence(ranking)) for ranking in summary.memory if ranking.facet == facet),
+        *(("Growth", text) for text in growth),
+        *(("Failed", failure_sentence(failure)) for failure in summary.failures if failure.facet == facet),
+    ]
+    return (
+        lines
+        if facet.mask == first_mask
+        else [(subject, f"With {facet.mask}: {text}") for subject, text in lines]
+    )
 
 
 def constants_words(report: Report) -> str:
     """Return what holds for every case."""
-    return facet_title(report.facets[0], [name for name in FACET_FIELDS if name not in report.constants]) if report.facets else ""
-
-
-FACET_FIELDS = ("level", "mode", "mask", "dtype", "device", "shape", "extras")
+    varying = {field.name for field in fields(Facet)} - set(report.constants)
+    return facet_title(report.groups[0][0], varying) if report.groups else ""
 
 
 def speed_sentence(ranking: Ranking) -> str:
     """Return who is fastest at the longest common length, and by how much."""
     best, *others = ranking.standings
-    where = f"At {format_seqlen(ranking.seqlen)} tokens"
-    least = format_value(best.value, ranking.metric.unit)
+    unit = ranking.metric.unit
+    where = f"at {format_seqlen(ranking.seqlen)} tokens"
+    least = format_value(best.value, unit)
     if ranking.tied:
-        text = f"{where} {_and(ranking.tied)} are fastest ({least}); their 95 % intervals overlap"
+        text = f"{_and(ranking.tied)} are fastest {where} ({least}); their 95 % intervals overlap"
     else:
-        text = f"{where} {best.label} is fastest ({least})"
+        text = f"{best.label} is fastest {where} ({least})"
     rest = [
-        f"{format_ratio(other.ratio)} times faster than {other.label} ({format_value(other.value, ranking.metric.unit)})"
+        f"{format_ratio(other.ratio)} times faster than {other.label} ({format_value(other.value, unit)})"
         for other in others
         if other.label not in ranking.tied
     ]
@@ -92,32 +102,39 @@ def speed_sentence(ranking: Ranking) -> str:
 
 
 def memory_sentence(ranking: Ranking) -> str:
-    """Return who needs least memory at the longest common length, and how much more the one that needs most does."""
+    """Return who needs least memory at the longest common length, and how much more the one that needs most
+    does.
+    """
     unit = ranking.metric.unit
     best, worst = ranking.standings[0], ranking.standings[-1]
     least = [standing.label for standing in ranking.standings if standing.value == best.value]
     verb = "needs" if len(least) == 1 else "need"
-    text = f"At {format_seqlen(ranking.seqlen)} tokens {_and(least)} {verb} least memory ({format_value(best.value, unit)})"
+    where = f"at {format_seqlen(ranking.seqlen)} tokens"
+    text = f"{_and(least)} {verb} least memory {where} ({format_value(best.value, unit)})"
     if worst.value > best.value:
         times = f"{format_ratio(worst.ratio)} times as much" if worst.ratio < float("inf") else "most"
         text += f"; {worst.label} needs {times} ({format_value(worst.value, unit)})"
     return text + _without("peak memory", ranking.missing) + "."
 
 
-def growth_words(growth: Iterable[LocalExponent]) -> str:
-    """Return every implementation's local exponents, by quantity and pair of lengths; empty if there are none."""
+def growth_words(growth: Iterable[LocalExponent]) -> list[str]:
+    """Return every implementation's local exponents: one text per quantity and pair of lengths."""
     groups: dict[tuple[str, int, int], list[LocalExponent]] = {}
     for one in growth:
-        groups.setdefault((one.metric.title, one.seqlen_from, one.seqlen_to), []).append(one)
-    parts = [
+        groups.setdefault((one.metric.title.lower(), one.seqlen_from, one.seqlen_to), []).append(one)
+    return [
         f"{title}, {format_seqlen(start)} to {format_seqlen(end)}: "
-        + ", ".join(f"{one.label} n^{one.exponent:.2f}" for one in sorted(members, key=lambda one: one.exponent))
+        + ", ".join(
+            f"{one.label} n^{one.exponent:.2f}" for one in sorted(members, key=lambda one: one.exponent)
+        )
         for (title, start, end), members in groups.items()
     ]
-    return ". ".join(parts) + "." if parts else ""
 
 
-GROWTH_NOTE = "Growth is the slope between the last two lengths that were measured, on log axes: a local exponent, not a fit."
+GROWTH_NOTE = (
+    "Growth is the slope on log axes between the last two lengths that were measured: "
+    "a local exponent, not a fit."
+)
 
 
 def failure_sentence(failure: Failure) -> str:
@@ -139,7 +156,9 @@ def tally_words(summary: Summary) -> str:
 def by_rank(tally: dict[str, int]) -> list[tuple[str, int]]:
     """Return statuses in a fixed order, unknown ones last."""
     order = list(STATUS_WORDS)
-    return sorted(tally.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))
+    return sorted(
+        tally.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0])
+    )
 
 
 def accuracy_sentence(summary: Summary) -> str:
@@ -147,7 +166,8 @@ def accuracy_sentence(summary: Summary) -> str:
     accuracy = summary.accuracy
     if not accuracy.checked:
         return "No result was compared with the float64 truth."
-    text = f"{plural(accuracy.checked, 'result')} compared with the float64 truth, {accuracy.incorrect or 'none'} outside the budget"
+    checked, outside = plural(accuracy.checked, "result"), accuracy.incorrect or "none"
+    text = f"{checked} compared with the float64 truth, {outside} outside the budget"
     closest = accuracy.closest
     if closest is not None:
         where = f"{closest.implementation} at {format_seqlen(closest.seqlen)}, {closest.dtype}"
@@ -160,7 +180,8 @@ def doubt_sentence(summary: Summary) -> str:
     if not summary.doubts:
         return ""
     parts = [f"{count} {word.replace('_', ' ')}" for word, count in sorted(summary.doubts.items())]
-    return f"Of {plural(summary.timed, 'latency').replace('latencys', 'latencies')}, take with care: {', '.join(parts)}."
+    latencies = "1 latency" if summary.timed == 1 else f"{summary.timed} latencies"
+    return f"Of {latencies}, take with care: {', '.join(parts)}."
 
 
 def other_function_sentence(summary: Summary) -> str:
@@ -169,7 +190,10 @@ def other_function_sentence(summary: Summary) -> str:
         return ""
     who = _and(summary.other_functions)
     verb = "computes" if len(summary.other_functions) == 1 else "compute"
-    return f"{who} {verb} another function than softmax attention: compared on cost, judged against its own definition."
+    return (
+        f"{who} {verb} another function than softmax attention: "
+        "compared on cost, judged against its own definition."
+    )
 
 
 def _without(what: str, labels: Sequence[str]) -> str:

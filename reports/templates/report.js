@@ -8,7 +8,7 @@
     EiB: 2 ** 60,
   };
   const number = (text) => {
-    const match = /^([\d.]+(?:e[-+]?\d+)?)(k?) ?(\S*)$/.exec(text);
+    const match = /^([\d.]+(?:e[-+]?\d+)?)(k?)\s?(\S*)$/.exec(text);
     return match ? parseFloat(match[1]) * (match[2] ? 1024 : 1) * (factor[match[3]] ?? 1) : Infinity;
   };
   [...table.tHead.rows[0].cells].forEach((heading, column) => {
@@ -19,7 +19,7 @@
       const direction = heading.getAttribute("aria-sort") === "ascending" ? -1 : 1;
       const numeric = heading.classList.contains("n");
       const keyed = rows.map((row) => {
-        const text = row.cells[column].textContent.trim();
+        const text = (row.cells[column]?.textContent ?? "").trim();
         return [numeric ? number(text) : text, row];
       });
       const missing = (key) => key === Infinity || key === "";

@@ -12,12 +12,16 @@ SEQLENS = (256, 512, 1024, 2048, 4096)
 
 META: dict[str, Any] = {
     "schema_version": 1,
-    "suite": {"name": "quick", "description": "Five attention mechanisms on whatever this machine has"},
-    "command": "attnbench run quick",
+    "suite": {
+        "name": "quick",
+        "description": "Five attention mechanisms on whatever this machine has",
+        "text": 'name = "quick"',
+    },
+    "command": ["attnbench", "run", "quick"],
     "started_utc": "2026-11-30T09:30:00Z",
     "environment": {"cpu": {"model": "AMD EPYC", "logical_cores": 2}, "gpus": [], "os": "Linux 6.18"},
     "versions": {"python": "3.11.7", "torch": "2.13.0+cpu", "triton": "3.9.0", "attnbench": "0.1.0"},
-    "revision": {"commit": "4e130e8c0ffee00000000000000000000000000a", "modified": True},
+    "revision": {"attnbench": {"commit": "4e130e8c0ffee00000000000000000000000000a", "modified": True}},
     "status": "finished",
 }
 
@@ -28,11 +32,30 @@ def make_run(records: Iterable[Record], path: str | Path = "runs/quick-20261130T
 
 def make_case(implementation: str = "naive", seqlen: int = 256, **keys: Any) -> dict[str, Any]:
     case = {
-        "implementation": implementation, "seqlen_q": seqlen, "seqlen_k": seqlen, "options": {}, "level": "attention",
-        "mode": "fwd", "mask": {"name": "causal"}, "batch": 1, "num_heads": 8, "num_kv_heads": 8, "head_dim": 64,
-        "head_dim_v": 64, "dtype": "float32", "device": "cpu", "scale": None, "key_lengths": None, "query_start": None,
-        "preset": None, "architecture": None, "inputs": "random", "cache": "cold", "threads": None, "compile": False,
-    }  # fmt: skip
+        "implementation": implementation,
+        "seqlen_q": seqlen,
+        "seqlen_k": seqlen,
+        "options": {},
+        "level": "attention",
+        "mode": "fwd",
+        "mask": {"name": "causal"},
+        "batch": 1,
+        "num_heads": 8,
+        "num_kv_heads": 8,
+        "head_dim": 64,
+        "head_dim_v": 64,
+        "dtype": "float32",
+        "device": "cpu",
+        "scale": None,
+        "key_lengths": None,
+        "query_start": None,
+        "preset": None,
+        "architecture": None,
+        "inputs": "random",
+        "cache": "cold",
+        "threads": None,
+        "compile": False,
+    }
     return {**case, **keys}
 
 
@@ -57,22 +80,41 @@ def make_record(
 ) -> Record:
     case = make_case(implementation, seqlen, **keys)
     latency = latency_ms and Latency(
-        median_ms=latency_ms, p10_ms=latency_ms * (1 - 2 * noise), p90_ms=latency_ms * (1 + 2 * noise),
-        ci95_low_ms=latency_ms * (1 - noise), ci95_high_ms=latency_ms * (1 + noise),
-        samples_ms=samples_ms or [latency_ms] * 5, launches=1, timer="perf_counter", cache="cold", verdict=list(verdict),
-    )  # fmt: skip
+        median_ms=latency_ms,
+        p10_ms=latency_ms * (1 - 2 * noise),
+        p90_ms=latency_ms * (1 + 2 * noise),
+        ci95_low_ms=latency_ms * (1 - noise),
+        ci95_high_ms=latency_ms * (1 + noise),
+        samples_ms=samples_ms or [latency_ms] * 5,
+        launches=1,
+        timer="perf_counter",
+        cache="cold",
+        verdict=list(verdict),
+    )
     agreement = error is not None and Agreement(
-        max_abs_error=error, rms_relative_error=error / 3, budget=4e-6, budget_used=error / 4e-6, verdict="within budget",
+        max_abs_error=error,
+        rms_relative_error=error / 3,
+        budget=4e-6,
+        budget_used=error / 4e-6,
+        verdict="within budget",
         softmax_distance=softmax_distance,
-    )  # fmt: skip
+    )
     shape = f"b{case['batch']}-h{case['num_heads']}-d{case['head_dim']}"
     mask = case["mask"]["name"] + str(case["mask"].get("window_size", ""))
     options = "".join(f",{key}={value}" for key, value in case["options"].items())
     preset = f":{case['preset']}" if case["preset"] else ""
-    case_id = "/".join([
-        case["level"] + preset, implementation + options, case["mode"], mask, f"n{seqlen}", shape, case["dtype"],
-        case["device"],
-    ])  # fmt: skip
+    case_id = "/".join(
+        [
+            case["level"] + preset,
+            implementation + options,
+            case["mode"],
+            mask,
+            f"n{seqlen}",
+            shape,
+            case["dtype"],
+            case["device"],
+        ]
+    )
     return Record(
         case_id=case_id,
         case=case,
@@ -86,12 +128,16 @@ def make_record(
             predicted_peak_bytes=predicted_peak_bytes or peak_bytes,
         ),
         traffic=Traffic(
-            compulsory_bytes=4 * 4 * seqlen * 512, operand_bytes=operand_bytes, operand_backend="aten",
+            compulsory_bytes=4 * 4 * seqlen * 512,
+            operand_bytes=operand_bytes,
+            operand_backend="aten",
             requested_bytes=requested_bytes,
         ),
         agreement=agreement or None,
-        provenance=Provenance(seed=0, threads=1, reproduce=f"attnbench run quick --implementation {implementation}"),
-    )  # fmt: skip
+        provenance=Provenance(
+            seed=0, threads=1, reproduce=f"attnbench run quick --implementation {implementation}"
+        ),
+    )
 
 
 def quick_run(seqlens: Iterable[int] = SEQLENS) -> Run:
@@ -111,24 +157,66 @@ def quick_run(seqlens: Iterable[int] = SEQLENS) -> Run:
                 square = 4 * 8 * n * n
                 common: dict[str, Any] = {"mode": mode, **keys}
                 records += [
-                    make_record("naive", n, latency_ms=1.9 * f * r**2, peak_bytes=int(io * n + 3 * square * factor),
-                                operand_bytes=int((io * n + 5 * square) * f), error=3e-7 * r**0.2, **common)
+                    make_record(
+                        "naive",
+                        n,
+                        latency_ms=1.9 * f * r**2,
+                        peak_bytes=int(io * n + 3 * square * factor),
+                        operand_bytes=int((io * n + 5 * square) * f),
+                        error=3e-7 * r**0.2,
+                        **common,
+                    )
                     if not (level == "model" and n == 4096)
-                    else make_record("naive", n, status="oom", reason="predicted peak 1.61 GiB is over the limit of 1 GiB",
-                                     predicted_peak_bytes=io * n + 3 * square, **common),
-                    make_record("sdpa", n, latency_ms=0.41 * f * r**1.9, peak_bytes=int(io * n * factor),
-                                operand_bytes=int(io * n * f), error=2.5e-7 * r**0.1, **common),
-                    make_record("linear", n, latency_ms=0.9 * f * r, peak_bytes=int(io * n * 1.5 * factor),
-                                operand_bytes=int(io * n * 3 * f), error=6e-7, softmax_distance=0.4,
-                                verdict=("shared",) if n == 512 else ("valid",), **common),
-                    make_record("sliding-window", n, latency_ms=1.2 * f * r, peak_bytes=int(io * n * 2 * factor),
-                                operand_bytes=int(io * n * 2 * f), error=4e-7,
-                                **(common | {"mask": window})),
-                    make_record("triton-flash", n, operand_bytes=io * n, requested_bytes=int(io * n * r),
-                                peak_bytes=io * n, error=2e-7,
-                                unavailable={"latency": "kernels run under the interpreter on a CPU; its time says nothing"},
-                                **common)
+                    else make_record(
+                        "naive",
+                        n,
+                        status="oom",
+                        reason="predicted peak 1.61 GiB is over the limit of 1 GiB",
+                        predicted_peak_bytes=io * n + 3 * square,
+                        **common,
+                    ),
+                    make_record(
+                        "sdpa",
+                        n,
+                        latency_ms=0.41 * f * r**1.9,
+                        peak_bytes=int(io * n * factor),
+                        operand_bytes=int(io * n * f),
+                        error=2.5e-7 * r**0.1,
+                        **common,
+                    ),
+                    make_record(
+                        "linear",
+                        n,
+                        latency_ms=0.9 * f * r,
+                        peak_bytes=int(io * n * 1.5 * factor),
+                        operand_bytes=int(io * n * 3 * f),
+                        error=6e-7,
+                        softmax_distance=0.4,
+                        verdict=("shared",) if n == 512 else ("valid",),
+                        **common,
+                    ),
+                    make_record(
+                        "sliding-window",
+                        n,
+                        latency_ms=1.2 * f * r,
+                        peak_bytes=int(io * n * 2 * factor),
+                        operand_bytes=int(io * n * 2 * f),
+                        error=4e-7,
+                        **(common | {"mask": window}),
+                    ),
+                    make_record(
+                        "triton-flash",
+                        n,
+                        operand_bytes=io * n,
+                        requested_bytes=int(io * n * r),
+                        peak_bytes=io * n,
+                        error=2e-7,
+                        unavailable={"latency": "interpreted on a CPU: its time says nothing"},
+                        **common,
+                    )
                     if mode == "fwd"
-                    else make_record("triton-flash", n, status="unsupported", reason="no backward yet", **common),
-                ]  # fmt: skip
+                    else make_record(
+                        "triton-flash", n, status="unsupported", reason="no backward yet", **common
+                    ),
+                ]
     return make_run(records)

@@ -1,0 +1,97 @@
+"""The short form of a report, for a pull request. In: `Report`. Out: Markdown in which no text of a record
+can break the layout.
+"""
+
+import re
+from collections.abc import Sequence
+
+from attnbench.analysis.report import Report
+from attnbench.analysis.series import MODE_WORDS
+from attnbench.render.numbers import plural
+from attnbench.render.overview import failure_groups, left_out, overview, problems, run_lines
+from attnbench.render.tables import case_table
+from attnbench.render.words import GROWTH_NOTE, answers, constants_words, tally_words
+
+SPECIAL = re.compile(r"([\\`*\[\]<>#|~$&]|(?<!\w)_|_(?!\w))")
+MOST_ROWS = 200
+LONGEST_TEXT = 160
+
+
+def markdown_report(report: Report, plots: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the document; ``plots`` are ``(title, relative path)`` of pictures beside it."""
+    parts = [
+        f"# {escape_markdown(report.title)}: attention benchmark",
+        "",
+        *_head(report),
+        "",
+        "## In short",
+        "",
+    ]
+    parts += [f"- {escape_markdown(text)}" for text in (*problems(report), *overview(report))]
+    for answer in answers(report):
+        parts += ["", f"**{escape_markdown(answer.title)}**", ""]
+        parts += [f"- {subject}: {escape_markdown(text)}" for subject, text in answer.lines]
+    parts += ["", GROWTH_NOTE]
+    for title, path in plots:
+        parts += ["", f"![{escape_markdown(title)}]({path})"]
+    parts += [
+        "",
+        "## All cases",
+        "",
+        *_table(report),
+        "",
+        "## What is missing, and why",
+        "",
+        *_missing(report),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    """Return text that Markdown and HTML show as it is, on one line."""
+    return SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("\\<", "&lt;").replace("\\&", "&amp;")
+
+
+def _head(report: Report) -> list[str]:
+    lines = [
+        f"- {name}: {escape_markdown(value)}"
+        for run in report.runs
+        for name, value in run_lines(run)
+        if value
+    ]
+    lines += [f"- Again: `{run.command.replace('`', '')}`" for run in report.runs if run.command]
+    return [*lines, f"- {tally_words(report.summary)}"]
+
+
+def _table(report: Report) -> list[str]:
+    table = case_table(report)
+    said = constants_words(report)
+    lines = [f"All of them: {escape_markdown(said)}.", ""] if said else []
+    lines.append("| " + " | ".join(column.title for column in table.columns) + " |")
+    lines.append("|" + "|".join("---:" if column.numeric else "---" for column in table.columns) + "|")
+    for row in table.rows[:MOST_ROWS]:
+        empty = [""] * (len(table.columns) - len(row))
+        lines.append("| " + " | ".join([*(_cell(cell) for cell in row[:-1]), *empty, _cell(row[-1])]) + " |")
+    hidden = len(table.rows) - MOST_ROWS
+    return (
+        [*lines, "", f"{plural(hidden, 'more case')} in cases.csv and report.html."] if hidden > 0 else lines
+    )
+
+
+def _cell(text: str) -> str:
+    return escape_markdown(text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " …")
+
+
+def _missing(report: Report) -> list[str]:
+    lines = [
+        f"- {group.status}, {plural(group.count, 'case')} of {_cell(group.who)}: {_cell(group.reason)}"
+        for group in failure_groups(report)
+    ]
+    lines += [
+        f"- {escape_markdown(absence.field)}, {plural(absence.count, 'case')} of "
+        f"{escape_markdown(', '.join(absence.implementations))}: {_cell(absence.reason)}"
+        for absence in report.summary.absences
+    ]
+    lines += [f"- {line}" for line in left_out(report)]
+    modes = "; ".join(f"{mode}: {words}" for mode, words in MODE_WORDS.items())
+    return [*(lines or ["- Nothing."]), "", f"Modes: {modes}. Bytes are binary, k is 1024."]
