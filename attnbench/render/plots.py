@@ -52,11 +52,11 @@ def metric_figure(panels: Sequence[Panel], book: StyleBook, heading: str) -> Fig
     with _matplotlib_settings():
         columns = min(2, len(panels))
         lines = math.ceil(len(panels) / columns)
-        strip_points = max(strip_points(panel) for panel in panels)
+        above = max(strip_points(panel) for panel in panels) / 72
         entries = legend_entries(panels, book)
         size = (
             PANEL_INCHES[0] * columns + 2.4,
-            max((PANEL_INCHES[1] + 0.25 + strip_points / 72) * lines + 0.4, 0.19 * len(entries) + 0.8),
+            max((PANEL_INCHES[1] + 0.25 + above) * lines + 0.4, 0.19 * len(entries) + 0.8),
         )
         layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)
         figure = Figure(figsize=size, layout=layout, facecolor=hex_color("paper"))
