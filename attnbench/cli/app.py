@@ -13,6 +13,7 @@ from attnbench.contract.errors import UsageError
 
 from .doctor import doctor
 from .list import list_topics
+from .report import report
 from .run import run
 from .show import show
 
@@ -26,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.command()(report)
 app.command("list")(list_topics)
 app.command()(show)
 app.command()(doctor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +13,9 @@ from .output import print_json, print_table
 if TYPE_CHECKING:
     from attnbench.plan.case import Case
     from attnbench.plan.suite import Suite
+
+Forecast = dict[str, Any]
+"""Reasons in ``unsupported``; peak, FLOPs and bytes, or None and a reason in ``unavailable``."""
 
 
 def show(
@@ -28,27 +33,31 @@ def show(
     from attnbench.plan.suite import load_suite
 
     loaded = load_suite(suite, implementations=implementation or (), seqlens=seqlen or (), device=device)
-    forecasts = [_forecast(case) for case in loaded.cases]
+    forecasts = [_forecast(case) for case in _with_progress(loaded.cases)]
     if json:
         print_json(_plain(loaded, forecasts))
     else:
         _print(loaded, forecasts)
 
 
-def _forecast(case: Case) -> dict[str, Any]:
-    """Return what is known about a case before it runs: support, peak bytes, FLOPs, compulsory bytes."""
+def _with_progress(cases: Iterable[Case]) -> Iterable[Case]:
+    """Hand the cases through; on a terminal, a bar on stderr says how far they are."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(cases, "predicting", console=console, transient=True, disable=not console.is_terminal)
+
+
+def _forecast(case: Case) -> Forecast:
+    """Return what is known about a case before it runs."""
     from attnbench.contract.discovery import get_implementation
     from attnbench.contract.errors import UsageError
     from attnbench.contract.implementation import refusals
-    from attnbench.measure.memory import predict_peak_bytes
+    from attnbench.measure.memory import predict_counts
 
-    forecast: dict[str, Any] = {
-        "unsupported": [],
-        "predicted_peak_bytes": None,
-        "flops": None,
-        "compulsory_bytes": None,
-        "unavailable": {},
-    }
+    figures = ("predicted_peak_bytes", "flops", "compulsory_bytes", "executed_flops", "operand_bytes")
+    forecast: Forecast = {"unsupported": [], **dict.fromkeys(figures), "unavailable": {}}
     problem = case.problem()
     try:
         implementation = get_implementation(case.implementation)
@@ -57,20 +66,22 @@ def _forecast(case: Case) -> dict[str, Any]:
         forecast["unsupported"] = [str(error)]
     if forecast["unsupported"]:
         return forecast
-    if case.level == "attention":
+    if case.level == "attention":  # closed forms are of the attention, not of a whole model
         cost = implementation.cost(problem)
         forecast |= {"flops": cost.flops, "compulsory_bytes": cost.compulsory_bytes}
-    else:
-        reason = f"closed forms describe the attention, not a whole {case.level}"
-        forecast["unavailable"] |= {"flops": reason, "compulsory_bytes": reason}
     try:
-        forecast["predicted_peak_bytes"] = predict_peak_bytes(case)
+        counts = predict_counts(case)
     except Exception as error:  # somebody's kernel may refuse fake tensors; the other figures stand
         forecast["unavailable"]["predicted_peak_bytes"] = f"{type(error).__name__}: {error}"
-    return forecast
+        return forecast
+    return forecast | {
+        "predicted_peak_bytes": counts.peak_bytes,
+        "executed_flops": counts.flops,
+        "operand_bytes": counts.operand_bytes,
+    }
 
 
-def _plain(suite: Suite, forecasts: list[dict[str, Any]]) -> dict[str, Any]:
+def _plain(suite: Suite, forecasts: list[Forecast]) -> dict[str, Any]:
     import msgspec
 
     return {
@@ -86,9 +97,9 @@ def _plain(suite: Suite, forecasts: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _print(suite: Suite, forecasts: list[dict[str, Any]]) -> None:
+def _print(suite: Suite, forecasts: list[Forecast]) -> None:
     """Print a table for each level, and the reasons for what is missing."""
-    levels: dict[str, list[tuple[dict[str, str], dict[str, Any]]]] = {}
+    levels: dict[str, list[tuple[dict[str, str], Forecast]]] = {}
     for case, forecast in zip(suite.cases, forecasts, strict=True):
         parts = case.id_parts()
         levels.setdefault(parts["level"], []).append((parts, forecast))
@@ -101,29 +112,39 @@ def _print(suite: Suite, forecasts: list[dict[str, Any]]) -> None:
         typer.echo(f"{'' if number > 1 else chr(10)}{number}: {reason}")
 
 
-def _print_level(rows: list[tuple[dict[str, str], dict[str, Any]]], notes: dict[str, int]) -> None:
+def _print_level(rows: list[tuple[dict[str, str], Forecast]], notes: dict[str, int]) -> None:
     """Print what the cases share, then a row per case of what differs; ``notes`` numbers the reasons."""
     from attnbench.render.numbers import ABSENT, format_bytes, plural
 
-    formats = {
+    figures = {
         "predicted_peak_bytes": ("peak", format_bytes),
         "flops": ("FLOPs", _in_thousands),
         "compulsory_bytes": ("compulsory", format_bytes),
     }
+    if not rows[0][0]["level"].startswith("attention"):
+        del figures["flops"], figures["compulsory_bytes"]
+        figures |= {
+            "executed_flops": ("executed FLOPs", _in_thousands),
+            "operand_bytes": ("operands", format_bytes),
+        }
     names = list(dict.fromkeys(name for parts, _ in rows for name in parts))
     varying = [name for name in names if len({parts.get(name) for parts, _ in rows}) > 1]
     shown = []
     for parts, forecast in rows:
         row = {name: parts.get(name, "") for name in varying}
-        for figure, (column, text_of) in formats.items():
+        for figure, (column, text_of) in figures.items():
             row[column] = ABSENT if forecast[figure] is None else text_of(forecast[figure])
         reasons = dict.fromkeys([*forecast["unsupported"], *forecast["unavailable"].values()])
         row["note"] = " ".join(str(notes.setdefault(reason, len(notes) + 1)) for reason in reasons)
         shown.append(row)
     shared = ", ".join(text for name, text in rows[0][0].items() if name not in varying)
-    typer.echo(f"{plural(len(rows), 'case')}, {shared}")
-    figures = [column for column, _ in formats.values()]
-    print_table(shown, [*varying, *figures, "note"], right=figures)
+    typer.echo(
+        fill(f"{plural(len(rows), 'case')}, {shared}", 80, subsequent_indent="  ", break_long_words=False)
+    )
+    columns = [column for column, _ in figures.values()]
+    print_table(
+        shown, [*varying, *columns, *(["note"] if any(row["note"] for row in shown) else [])], right=columns
+    )
 
 
 def _in_thousands(count: int) -> str:

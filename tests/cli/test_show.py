@@ -1,0 +1,110 @@
+"""`attnbench show` predicts what a suite would cost, without running it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnbench.cli import main
+
+SUITE = """
+name = "try"
+description = "for tests"
+[defaults]
+num_heads = 2
+head_dim = 16
+[[sweep]]
+mode = ["fwd", "fwd_bwd"]
+seqlen = [32, 64]
+implementation = ["naive", "triton-flash"]
+[[sweep]]
+level = "model"
+preset = "tiny"
+inputs = "text"
+seqlen = 32
+implementation = "naive"
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> str:
+    path = tmp_path / "try.toml"
+    path.write_text(SUITE, encoding="utf-8")
+    return str(path)
+
+
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(["show", *arguments, "--device", "cpu"])
+    assert stopped.value.code == 0
+    return capsys.readouterr().out
+
+
+def cases_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
+    return {case["case_id"]: case for case in json.loads(output_of(capsys, *arguments, "--json"))["cases"]}
+
+
+def test_figures_are_whole_numbers(capsys: pytest.CaptureFixture[str], suite: str) -> None:
+    cases = cases_of(capsys, suite)
+    assert len(cases) == 9
+    naive = cases["attention/naive/fwd/causal/n64/b1-h2-d16/float32/cpu"]
+    pairs = 2 * 64 * 65 // 2
+    assert naive["flops"] == 2 * 2 * 16 * pairs
+    assert naive["compulsory_bytes"] == 4 * 2 * 64 * 16 * 4
+    scores = 2 * 64 * 64 * 4
+    assert naive["predicted_peak_bytes"] >= naive["compulsory_bytes"] + scores
+    assert naive["case"]["head_dim_v"] == 16
+
+
+def test_unsupported_cases_say_why(capsys: pytest.CaptureFixture[str], suite: str) -> None:
+    refused = [case for case in cases_of(capsys, suite).values() if case["unsupported"]]
+    for case in refused:
+        assert case["case"]["implementation"] == "triton-flash"
+        assert case["predicted_peak_bytes"] is None
+        assert case["flops"] is None
+    table = output_of(capsys, suite)
+    assert all(reason in table for case in refused for reason in case["unsupported"])
+
+
+def test_models_have_counted_figures(capsys: pytest.CaptureFixture[str], suite: str) -> None:
+    (model,) = (case for name, case in cases_of(capsys, suite).items() if name.startswith("model:tiny/"))
+    assert model["flops"] is None
+    assert model["executed_flops"] > 0
+    assert model["operand_bytes"] > model["predicted_peak_bytes"] > 0
+
+
+def test_table_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    table = output_of(capsys, "quick", "--seqlen", "4k", "--implementation", "sliding-window")
+    assert max(len(line) for line in table.splitlines()) <= 80
+    assert "sliding-window" in table
+
+
+def test_naive_at_131072_tokens_needs_a_terabyte(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = cases_of(capsys, "quick", "--implementation", "naive", "--seqlen", "131072")
+    score_matrix_bytes = 131072**2 * 8 * 4
+    for case in cases.values():
+        if case["case"]["level"] == "attention":
+            assert case["predicted_peak_bytes"] > max(10**12, score_matrix_bytes)
+    assert "TiB" in output_of(capsys, "quick", "--implementation", "naive", "--seqlen", "128k")
+
+
+def test_somebody_s_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    kernel = tmp_path / "my_kernel.py"
+    kernel.write_text(
+        """
+from dataclasses import replace
+from attnbench.contract.discovery import get_implementation
+
+def attention(q, k, v, *, problem, params=None):
+    raise RuntimeError("not on fake tensors")
+
+IMPLEMENTATION = replace(get_implementation("naive"), name="mine", attention=attention)
+"""
+    )
+    cases = cases_of(capsys, "quick", "--implementation", str(kernel), "--seqlen", "64")
+    case = next(case for case in cases.values() if case["case"]["level"] == "attention")
+    assert case["case"]["implementation"] == str(kernel)
+    assert case["flops"] > 0
+    assert case["predicted_peak_bytes"] is None
+    assert "not on fake tensors" in case["unavailable"]["predicted_peak_bytes"]
