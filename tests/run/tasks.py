@@ -1,4 +1,4 @@
-"""Tasks for workers under test: each does to its process what a case may do. All are `task(case, settings, context)`."""
+"""Tasks `task(case, settings, context)` for workers: each does to its process what a case may do."""
 
 import ctypes
 import os
