@@ -1,8 +1,8 @@
 """One call, counted. In: a workload, real or fake. Out: bytes and FLOPs of its operators, exact.
 
 Noise-free: the same case gives the same counts on every machine. Fake tensors give the same counts as real
-ones, in milliseconds and without memory, except that autograd copies less where an operator changes a view
-in place.
+ones, in milliseconds and without memory, but for two things: autograd copies less where an operator changed
+a view in place, and tables that a real module makes once and keeps, a fake one makes in every call.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from .flop_counter import FlopCounter
 from .lifetimes import LifetimeTracker
 from .operators import OperandBytes
-from .workload import Workload
+from .workload import Outputs, Workload
 
 CUDA_GRANULARITY = 512
 """CUDA's caching allocator rounds every block up to this many bytes."""
@@ -36,6 +36,11 @@ class Counts:
 
 def count_call(workload: Workload) -> Counts:
     """Prepare and call once. A module's first call also counts the tables it makes for later ones."""
+    return count_outputs(workload)[0]
+
+
+def count_outputs(workload: Workload) -> tuple[Counts, Outputs]:
+    """The same, with what the call returned."""
     granularity = CUDA_GRANULARITY if workload.case.device == "cuda" else 1
     operands, flops = OperandBytes(), FlopCounter()
     with workload.environment(), LifetimeTracker(granularity) as lifetimes:
@@ -45,8 +50,7 @@ def count_call(workload: Workload) -> Counts:
         lifetimes.reset_peak()
         with operands, flops:
             outputs = workload.call()
-        del outputs
-    return Counts(
+    counts = Counts(
         resident_bytes=resident_bytes,
         prepare_peak_bytes=prepare_peak_bytes,
         call_peak_bytes=lifetimes.peak_bytes,
@@ -54,3 +58,4 @@ def count_call(workload: Workload) -> Counts:
         flops=flops.flops,
         operators=tuple(operands.operators),
     )
+    return counts, outputs

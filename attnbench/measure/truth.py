@@ -59,9 +59,15 @@ def masked_gradient(grad_out: Tensor, rows: Tensor | None) -> Tensor:
     return kept
 
 
-def _name(semantics: Semantics, problem: Problem, inputs_key: str, rows: int, params: bool, maker: str) -> str:
+def _name(
+    semantics: Semantics, problem: Problem, inputs_key: str, rows: int, params: bool, maker: str
+) -> str:
     p = problem
-    definition = [semantics.name, semantics.reference.__module__, getattr(semantics.reference, "__qualname__", "")]
+    definition = [
+        semantics.name,
+        semantics.reference.__module__,
+        getattr(semantics.reference, "__qualname__", ""),
+    ]
     identity = [
         definition,
         p.mask.to_dict(),

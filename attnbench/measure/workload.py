@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -162,6 +163,12 @@ def _block(case: Case, seed: int, fake_mode: FakeTensorMode | None) -> Workload:
         inputs = {
             name: draw(case.inputs, shape, case.dtype, seed=seed, name=name).to(place) for name in names
         }
+    return _of_block(case, module, inputs, fake_mode)
+
+
+def _of_block(
+    case: Case, module: nn.Module, inputs: dict[str, Tensor], fake_mode: FakeTensorMode | None
+) -> Workload:
     x = inputs["x"]
     run = _compiled(module, case, fake_mode)
     return _of_module(
@@ -181,6 +188,13 @@ def _model(case: Case, seed: int, fake_mode: FakeTensorMode | None) -> Workload:
         module = build_model(case.preset or "", **_form(case, seed, place))
     tokens = _tokens(case, seed, module.config.vocab_size)
     tokens = tokens.to(place) if fake_mode is None else fake_mode.from_tensor(tokens)
+    return _of_model(case, module, {"tokens": tokens}, fake_mode)
+
+
+def _of_model(
+    case: Case, module: nn.Module, inputs: dict[str, Tensor], fake_mode: FakeTensorMode | None
+) -> Workload:
+    tokens = inputs["tokens"]
     run = _compiled(module, case, fake_mode)
 
     def logits() -> Outputs:
@@ -191,7 +205,24 @@ def _model(case: Case, seed: int, fake_mode: FakeTensorMode | None) -> Workload:
         return Outputs(F.cross_entropy(predicted, tokens[:, 1:].flatten()))
 
     forward = loss if case.problem().needs_gradients else logits
-    return _of_module(case, module, {"tokens": tokens}, fake_mode, forward=forward, leaves={}, grad_out=None)
+    return _of_module(case, module, inputs, fake_mode, forward=forward, leaves={}, grad_out=None)
+
+
+def with_module(workload: Workload, module: nn.Module) -> Workload:
+    """Return the same work on another module of the same form, on inputs of its dtype, never compiled.
+
+    Raises:
+        UsageError: the workload has no module (level ``attention``).
+    """
+    if workload.module is None:
+        raise UsageError("level 'attention' has no module")
+    dtype = next(module.parameters()).dtype
+    inputs = {
+        name: x.detach().to(dtype, copy=True) if x.is_floating_point() else x
+        for name, x in workload.inputs.items()
+    }
+    plain = msgspec.structs.replace(workload.case, compile=False)
+    return {"block": _of_block, "model": _of_model}[workload.level](plain, module, inputs, None)
 
 
 def _of_module(

@@ -1,0 +1,227 @@
+"""One case from beginning to end, in the order that keeps a record honest. In: a case and settings. Out: its record.
+
+Supported? Does it fit? Then one counted call gives memory, operand bytes, FLOPs and the numbers that are graded against the truth. Only
+what agrees is timed.
+"""
+
+import hashlib
+import inspect
+import sys
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from attnbench.contract.discovery import get_implementation
+from attnbench.contract.implementation import Implementation, refusals
+from attnbench.plan.case import Case
+from attnbench.plan.settings import MeasureSettings
+
+from .checking import check_attention, check_module, rows_to_check, upstream_on, verdict_in_words
+from .counting import Counts, count_outputs
+from .flops import measure_flops
+from .interpreter import BACKEND as INTERPRETER
+from .interpreter import KernelTrace, sample_kernels, trace_kernels
+from .latency import measure_latency
+from .memory import measure_memory, predict_counts
+from .record import Agreement, Memory, Provenance, Record, Traffic
+from .traffic import measure_traffic
+from .workload import Outputs, Workload, build_workload
+
+TILES_INTERPRETED_WHOLE = 200
+"""An interpreted tile costs about 2.5 ms: above this many of them, programs are sampled."""
+
+
+def measure_task(case: dict[str, Any], settings: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+    """Measure one case, plain data on both sides: what a worker calls."""
+    scratch = context.get("scratch")
+    record = measure_case(
+        Case.from_dict(case),
+        msgspec.convert(settings, MeasureSettings),
+        scratch=None if scratch is None else Path(scratch),
+        memory_limit_bytes=context.get("memory_limit_bytes"),
+    )
+    return record.to_dict()
+
+
+def measure_case(
+    case: Case,
+    settings: MeasureSettings,
+    *,
+    scratch: Path | None = None,
+    memory_limit_bytes: int | None = None,
+) -> Record:
+    """Measure everything the settings ask for.
+
+    Args:
+        case: what to measure.
+        settings: which quantities, for how long.
+        scratch: a folder in which cases of one run share their truths.
+        memory_limit_bytes: a case that is predicted to need more is ``oom`` without being run.
+
+    Raises:
+        Exception: whatever the implementation raises; the executor turns it into a status.
+    """
+    problem, implementation = case.problem(), get_implementation(case.implementation)
+    record = Record(
+        case_id=case.case_id,
+        case=case.to_dict(),
+        status="ok",
+        provenance=_provenance(implementation, settings),
+    )
+    reasons = refusals(implementation, problem)
+    if reasons:
+        return _ended(record, "unsupported", "; ".join(reasons))
+    if case.level == "attention":
+        record.theory = implementation.cost(problem).theory()
+    predicted = _predict(case, record)
+    if predicted is not None and memory_limit_bytes is not None and predicted.peak_bytes > memory_limit_bytes:
+        record.memory = Memory(predicted_peak_bytes=predicted.peak_bytes, backend="tensor-lifetimes")
+        words = f"predicted to need {predicted.peak_bytes} bytes, {memory_limit_bytes} may be used"
+        return _ended(record, "oom", words)
+    workload = build_workload(case, seed=settings.seed)
+    agreement = _count_and_check(workload, settings, predicted, record, scratch, memory_limit_bytes)
+    if agreement is not None and agreement.verdict != "ok":
+        return _ended(record, "incorrect", verdict_in_words(agreement))
+    if "latency" in settings.metrics:
+        _time(workload, settings, record)
+    return record
+
+
+def _ended(record: Record, status: Any, reason: str) -> Record:
+    record.status, record.reason, record.latency = status, reason, None
+    return record
+
+
+def _provenance(implementation: Implementation, settings: MeasureSettings) -> Provenance:
+    return Provenance(
+        kernels=[spec.name for spec in implementation.kernels] or None,
+        source_hash=source_hash(implementation),
+        seed=settings.seed,
+        threads=torch.get_num_threads(),
+        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def source_hash(implementation: Implementation) -> str | None:
+    """Hash the file that defines the implementation; records of another source are not comparable."""
+    function = inspect.unwrap(getattr(implementation.attention, "func", implementation.attention))
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    with suppress(OSError, TypeError):
+        return hashlib.sha256(Path(module.__file__ or "").read_bytes()).hexdigest()[:16]  # type: ignore[union-attr]
+    return None
+
+
+def _predict(case: Case, record: Record) -> Counts | None:
+    """Count the call on fake tensors; an implementation that cannot run on them is only measured."""
+    try:
+        return predict_counts(case)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        record.unavailable["memory.predicted_peak_bytes"] = f"does not run on fake tensors: {reason}"
+        return None
+
+
+def _count_and_check(
+    workload: Workload,
+    settings: MeasureSettings,
+    predicted: Counts | None,
+    record: Record,
+    scratch: Path | None,
+    memory_limit_bytes: int | None,
+) -> Agreement | None:
+    """Call once under the counters, fill the sections that follow from it, and grade what came out."""
+    rows = rows_to_check(workload, settings)
+    interpreted = workload.implementation.execution(workload.problem) == "interpreted"
+    sample = _sample(workload) if interpreted else {}
+    with ExitStack() as stack:
+        stack.enter_context(upstream_on(workload, rows))
+        trace = stack.enter_context(trace_kernels(sample)) if interpreted else None
+        counts, outputs = count_outputs(workload)
+    _fill(workload, settings, counts, predicted or counts, trace, record)
+    agreement = _graded(workload, outputs, settings, rows, scratch, bool(sample), memory_limit_bytes, record)
+    if agreement is not None and trace is not None and sample:
+        agreement.programs = f"{trace.programs_run} of {trace.programs_total}"
+    return agreement
+
+
+def _graded(
+    workload: Workload,
+    outputs: Outputs,
+    settings: MeasureSettings,
+    rows: torch.Tensor | None,
+    scratch: Path | None,
+    sampled: bool,
+    memory_limit_bytes: int | None,
+    record: Record,
+) -> Agreement | None:
+    if workload.level == "attention":
+        folder = None if scratch is None else scratch / "truths"
+        record.agreement = check_attention(
+            workload, outputs, settings, rows=rows, folder=folder, sampled=sampled
+        )
+        return record.agreement
+    result = check_module(workload, outputs, memory_limit_bytes)
+    if isinstance(result, str):
+        record.unavailable["agreement"] = result
+        return None
+    record.agreement = result
+    return result
+
+
+def _sample(workload: Workload) -> dict[str, Any]:
+    """Return which programs to interpret; nothing where all of them are affordable."""
+    if workload.level != "attention" or workload.problem.visited_tiles(128, 128) <= TILES_INTERPRETED_WHOLE:
+        return {}
+    return sample_kernels(workload.implementation, workload.problem)
+
+
+def _fill(
+    workload: Workload,
+    settings: MeasureSettings,
+    counts: Counts,
+    predicted: Counts,
+    trace: KernelTrace | None,
+    record: Record,
+) -> None:
+    """Fill memory, traffic, FLOPs and provenance from the counted call."""
+    missing = record.unavailable
+    if "memory" in settings.metrics:
+        record.memory = measure_memory(workload, counts, predicted)
+    if "traffic" in settings.metrics:
+        record.traffic = measure_traffic(workload, counts, missing)
+        _requested(workload, trace, record.traffic, missing)
+        missing["traffic.dram_bytes"] = "needs the hardware counters of a GPU"
+    if "flops" in settings.metrics:
+        record.flops = measure_flops(workload, counts, missing)
+    if record.provenance is not None:
+        record.provenance.backend = workload.implementation.backend(counts.operators)
+        record.provenance.execution = "native" if trace is None else "interpreted"
+
+
+def _requested(
+    workload: Workload, trace: KernelTrace | None, section: Traffic, missing: dict[str, str]
+) -> None:
+    """Fill in the bytes that kernels ask for: counted where they are interpreted, else in closed form."""
+    if trace is not None:
+        section.requested_bytes, section.requested_backend = trace.requested_bytes, INTERPRETER
+        return
+    closed_form = None
+    if workload.level == "attention" and workload.problem.device == "cuda":
+        closed_form = workload.implementation.cost(workload.problem).requested_bytes
+    if closed_form is None:
+        missing["traffic.requested_bytes"] = "only a kernel's own loads and stores can be counted"
+        return
+    section.requested_bytes, section.requested_backend = closed_form, "closed-form"
+
+
+def _time(workload: Workload, settings: MeasureSettings, record: Record) -> None:
+    if workload.implementation.execution(workload.problem) == "interpreted":
+        record.unavailable["latency"] = (
+            "runs under Triton's interpreter on the CPU: numbers and bytes, never a speed"
+        )
+        return
+    record.latency, record.telemetry = measure_latency(workload, settings)
