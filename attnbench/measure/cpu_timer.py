@@ -33,13 +33,13 @@ class CpuTimer:
     def time(self, task: Task, rule: StoppingRule, warmup_s: float) -> Timing:
         """Warm up, find how many calls a sample needs, then sample."""
         with collector_off():
-            first_ns = self._sample(task, 1)
             began = self.clock()
-            calls = 0
-            while calls < READINGS and (self.clock() - began) * 1e-9 < warmup_s:
-                self._sample(task, 1)
-                calls += 1
-            loops = self._loops(task)
+            first_ns = latest_ns = self._sample(task, 1)
+            for _ in range(READINGS):  # a bound, for clocks that stand still
+                if (self.clock() - began) * 1e-9 >= warmup_s:
+                    break
+                latest_ns = self._sample(task, 1)
+            loops = self._loops(task, latest_ns)
             samples = [] if loops is None else self._samples(task, rule, loops)
         return Timing(
             samples_ms=samples,
@@ -63,15 +63,17 @@ class CpuTimer:
             call()
         return clock() - began
 
-    def _loops(self, task: Task) -> int | None:
-        """Return how many calls make a sample long enough, or ``None`` if no number of them does."""
+    def _loops(self, task: Task, elapsed_ns: int) -> int | None:
+        """Return how many calls make a sample long enough, or ``None`` if no number of them does.
+
+        ``elapsed_ns`` is what one call took.
+        """
         tick = resolution_ns(self.clock)
         if tick is None:
             return None
         wanted_ns = max(WANTED_NS, WANTED_TICKS * tick)
         loops = 1
-        while True:
-            elapsed_ns = self._sample(task, loops)
-            if elapsed_ns >= wanted_ns or not task.repeatable or loops >= MAX_LOOPS:
-                return loops if elapsed_ns >= NEEDED_TICKS * tick else None
+        while elapsed_ns < wanted_ns and task.repeatable and loops < MAX_LOOPS:
             loops *= 2
+            elapsed_ns = self._sample(task, loops)
+        return loops if elapsed_ns >= NEEDED_TICKS * tick else None

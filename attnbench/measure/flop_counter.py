@@ -53,11 +53,11 @@ class FlopCounter(TorchDispatchMode):
     ) -> Any:
         """Run the operator and count it; composite operators without a formula are counted by their parts."""
         kwargs = kwargs or {}
-        if not isinstance(func, torch._ops.OpOverload):
+        if not isinstance(func, torch._ops.OpOverload) or func is torch.ops.prim.device.default:
             return func(*args, **kwargs)
         packet = func._overloadpacket
         formula = _MISSING.get(packet) or flop_registry.get(packet)
-        if formula is None and func is not torch.ops.prim.device.default:
+        if formula is None:
             with self:
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:

@@ -25,8 +25,8 @@ def predict_peak_bytes(case: Case) -> int:
     return predict_counts(case).peak_bytes
 
 
-def measure_memory(workload: Workload, counted: Counts, predicted: Counts) -> Memory:
-    """Return the section: ``counted`` is of the workload itself, ``predicted`` of its fake twin.
+def measure_memory(workload: Workload, counted: Counts, predicted: Counts | None) -> Memory:
+    """Return the section: ``counted`` is of the workload itself, ``predicted`` of its fake twin, if it has one.
 
     ``peak_increment_bytes`` is the peak above inputs and weights: temporaries, outputs and, for ``bwd``,
     the graph. On CUDA the workload is called once more, as it is measured, and the allocator's peak
@@ -35,7 +35,7 @@ def measure_memory(workload: Workload, counted: Counts, predicted: Counts) -> Me
     section = Memory(
         peak_bytes=counted.call_peak_bytes,
         peak_increment_bytes=counted.call_peak_bytes - counted.resident_bytes,
-        predicted_peak_bytes=predicted.call_peak_bytes,
+        predicted_peak_bytes=None if predicted is None else predicted.call_peak_bytes,
         backend="tensor-lifetimes",
     )
     if workload.device.type == "cuda":

@@ -74,11 +74,12 @@ class OperandBytes(TorchDispatchMode):
             out = func(*args, **kwargs)
             self._count(func.name(), _tensors((args, kwargs)), [], out)
             return out
-        if func is not torch.ops.prim.device.default:
-            with self:
-                parts = func.decompose(*args, **kwargs)
-            if parts is not NotImplemented:
-                return parts
+        if func is torch.ops.prim.device.default:  # most calls under fake tensors
+            return func(*args, **kwargs)
+        with self:
+            parts = func.decompose(*args, **kwargs)
+        if parts is not NotImplemented:
+            return parts
         out = func(*args, **kwargs)
         if func.is_view:
             return out

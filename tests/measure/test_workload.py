@@ -153,7 +153,7 @@ def test_a_fake_workload_of_terabytes_allocates_nothing(mode):
 
 
 def test_a_fake_model_has_fake_weights():
-    case = Case(implementation="sdpa", level="model", preset="llama-3-8b", seqlen_q=4096, dtype="bfloat16")
+    case = Case(implementation="sdpa", level="model", preset="gpt2", seqlen_q=1024, batch=64)
     workload = build_workload(case, fake=True)
-    assert sum(x.untyped_storage().nbytes() for x in workload.resident()) > 16e9
-    assert run(workload).out.shape == (1, 4096, 128256)
+    assert all(isinstance(x, FakeTensor) for x in workload.resident())
+    assert run(workload).out.shape == (64, 1024, 50257)
