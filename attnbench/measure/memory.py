@@ -26,7 +26,7 @@ def predict_peak_bytes(case: Case) -> int:
 
 
 def measure_memory(workload: Workload, counted: Counts, predicted: Counts | None) -> Memory:
-    """Return the section: ``counted`` is of the workload itself, ``predicted`` of its fake twin, if it has one.
+    """Return the section: ``counted`` is of the workload itself, ``predicted`` of its fake twin, if any.
 
     ``peak_increment_bytes`` is the peak above inputs and weights: temporaries, outputs and, for ``bwd``,
     the graph. On CUDA the workload is called once more, as it is measured, and the allocator's peak
