@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.functional import embedding
 
 
 def sinusoidal_table(num_positions: int, dim: int, device: torch.device | str = "cpu") -> Tensor:
@@ -67,21 +69,25 @@ class PositionTable:
         table = self._grown(last + length, like)
         if first == last:
             return table.narrow(0, first, length)
-        offsets = torch.tensor(starts, device=like.device).unsqueeze(1) + torch.arange(
-            length, device=like.device
-        )
-        return table[offsets]
+        begins = torch.tensor(starts, device=like.device).unsqueeze(1)
+        return embedding(begins + torch.arange(length, device=like.device), table)
 
     def _grown(self, num_positions: int, like: Tensor) -> Tensor:
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         kept = self._table
-        if type(like) is not torch.Tensor:
-            # A fake or traced tensor must neither meet the kept table nor become it.
-            return self._make(num_positions, device=like.device).to(dtype)
-        if kept is None or kept.dtype != dtype or kept.device != like.device or len(kept) < num_positions:
-            # Twice as many as needed, so that decoding token by token rarely rebuilds; made outside inference
-            # mode, since a table made inside could not be used by a later call that differentiates.
-            with torch.inference_mode(False), torch.no_grad():
-                kept = self._make(2 * num_positions, device=like.device).to(dtype)
-            self._table = kept
-        return kept
+        if kept is not None and _kind(kept) == (dtype, *_kind(like)[1:]):
+            if len(kept) >= num_positions:
+                return kept
+            # A quarter more than is there, so that decoding token by token rarely rebuilds.
+            num_positions = max(num_positions, len(kept) * 5 // 4)
+        # Made outside inference mode, since a later call that differentiates could not use it otherwise.
+        with torch.inference_mode(False), torch.no_grad():
+            table = self._make(num_positions, device=like.device).to(dtype)
+        if type(like) in (Tensor, FakeTensor):
+            self._table = table
+        return table
+
+
+def _kind(tensor: Tensor) -> tuple[object, ...]:
+    """What two tensors must share to meet: dtype, device, type, and for fake ones their mode."""
+    return tensor.dtype, tensor.device, type(tensor), getattr(tensor, "fake_mode", None)
