@@ -1,72 +1,22 @@
-"""Linear attention in chunks with a carried state, and its gradients: time and memory O(n). In: q, k, v. Out: out and the final state.
+"""Linear attention in chunks with a carried state, and its gradients: time and memory O(n).
 
-With ``a = φ(q)``, ``b = φ(k)`` and ``c = [v, 1]`` (the last column counts the normaliser), numerator and denominator are one product
+In: q, k, v. Out: out, and the state after the last key. With ``a = φ(q)``, ``b = φ(k)`` and ``c = [v, 1]``,
+whose last column sums up the normaliser, numerator and denominator are one product
 
-    ``y_i = a_i (S + Σ_{j ≤ i} b_jᵀ c_j)``    with the state ``S = Σ b_jᵀ c_j`` of the keys before,
+    ``y_i = a_i (S + Σ_{j ≤ i} b_jᵀ c_j)``    with the state ``S = Σ b_jᵀ c_j`` of all keys before,
 
-and so is every gradient: with ``g = [do / y_n, -(do · out) / y_n]``, ``da`` is the product of ``(g, c, b)``, and, summed from the end of
-the sequence, ``dc`` is that of ``(b, a, g)`` and ``db`` that of ``(c, g, a)``. Within a chunk the product is a masked matmul, between
-chunks it goes through the state; a few chunks of all heads make one operation. States and sums are float32 (float64 for float64).
-
-Tensors here are ``[b, G, g, S, D]`` (g query heads a key/value head; g = 1 for keys) and, cut into chunks, ``[chunks·b·G, g·C, D]``.
+and so is every gradient. With ``g = [do, -do · out] / denominator``, ``da`` is the product of ``(g, c, b)`` and,
+summed from the end of the sequence, ``dc`` is that of ``(b, a, g)`` and ``db`` that of ``(c, g, a)``. Inside a
+chunk it is a masked matmul, between chunks it goes through the state. States and sums are float32 (float64 for
+float64). Tensors are ``[b, G, g, S, D]`` (g query heads a key/value head; 1 for keys) and, once cut into chunks
+of C, ``[chunks·b·G, g·C, D]``.
 """
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from attnbench.contract.masks import Causal
-from attnbench.contract.problem import Problem
-
-from ._batch_runs import BatchRun
+from ._linear_parts import Parts, Piece
 from ._scratch import Scratch
-
-CHUNKS_AT_ONCE = 64
-"""Chunks, over all heads, that one operation covers."""
-TOKENS_AT_ONCE = 512
-"""Tokens that one operation adds to a state or reads from it where no two of them meet in a chunk."""
-
-
-class Piece(NamedTuple):
-    """``count`` chunks of ``size`` tokens, from token ``first`` on."""
-
-    first: int
-    size: int
-    count: int
-
-
-class Parts(NamedTuple):
-    """How queries and keys of a batch run meet.
-
-    The first ``empty`` queries see nothing. The first ``head`` keys are seen by all others. Then ``aligned`` queries and keys stand side by
-    side. The last ``tail`` queries see every key.
-    """
-
-    empty: int
-    head: int
-    aligned: int
-    tail: int
-
-
-def parts_of(problem: Problem, run: BatchRun) -> Parts:
-    """Return the parts of these batch rows, under a causal or a full mask."""
-    if not isinstance(problem.mask, Causal):
-        return Parts(0, run.num_keys, 0, problem.seqlen_q)
-    empty = min(max(0, -run.query_start), problem.seqlen_q)
-    head = min(max(0, run.query_start), run.num_keys)
-    aligned = min(problem.seqlen_q - empty, run.num_keys - head)
-    return Parts(empty, head, aligned, problem.seqlen_q - empty - aligned)
-
-
-def pieces(first: int, length: int, chunk: int, at_once: int = 1) -> list[Piece]:
-    """Cut ``length`` tokens into chunks, ``at_once`` of them a piece; a shorter last chunk is a piece of its own."""
-    whole = length // chunk
-    found = [
-        Piece(first + c * chunk, chunk, min(at_once, whole - c)) for c in range(0, whole, max(1, at_once))
-    ]
-    rest = length - whole * chunk
-    return [*found, Piece(first + whole * chunk, rest, 1)] if rest else found
 
 
 def _cut(x: Tensor, offset: int, piece: Piece) -> Tensor:
@@ -81,34 +31,88 @@ def _joined(x: Tensor) -> Tensor:
     return x.flatten(3, 4).flatten(0, 2)
 
 
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """``total += a b``, by the operator that FLOP counters know."""
+    return torch.baddbmm(total, a, b, out=total)
+
+
 class LinearChunks:
     """The inputs of one batch run, read piece by piece into buffers that stay in cache, and the sweeps over them.
 
-    q ``[b, G, g, Sq, D]``, k ``[b, G, 1, Sk, D]``, v ``[b, G, 1, Sk, Dv]``; outputs have these layouts too.
+    q ``[b, G, g, Sq, D]``, k ``[b, G, 1, Sk, D]``, v ``[b, G, 1, Sk, Dv]``; results have these layouts too.
     """
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, parts: Parts, chunk_size: int) -> None:
-        """Cut the parts into pieces."""
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> None:
+        """Read nothing yet."""
         self.q, self.k, self.v, self.parts = q, k, v, parts
-        self.scratch = Scratch(q, torch.promote_types(q.dtype, torch.float32))
         self.group_size = q.shape[2]
-        self.heads = k.shape[0] * k.shape[1]
-        at_once = max(1, CHUNKS_AT_ONCE // max(1, self.heads))
-        self.head = pieces(0, parts.head, TOKENS_AT_ONCE)
-        self.aligned = pieces(0, parts.aligned, chunk_size, at_once)
-        self.tail = pieces(parts.aligned, parts.tail, TOKENS_AT_ONCE)
+        self.scratch = Scratch(q, torch.promote_types(q.dtype, torch.float32))
 
     def zero_state(self) -> Tensor:
         """Return the state before any key, ``[b·G, D, Dv + 1]``."""
-        shape = (self.heads, self.k.shape[-1], self.v.shape[-1] + 1)
+        shape = (self.k.shape[0] * self.k.shape[1], self.k.shape[-1], self.v.shape[-1] + 1)
         return torch.zeros(shape, dtype=self.scratch.dtype, device=self.q.device)
 
+    def attend(self, out: Tensor, total: Tensor, state: Tensor) -> None:
+        """Write ``out`` and its denominators ``total`` ``[b, G, g, Sq, 1]``, and add all keys to ``state``."""
+        parts = self.parts
+        out[..., : parts.empty, :].zero_()
+        total[..., : parts.empty, :].fill_(1)
+        self._add_head(state)
+        for piece in parts.aligned:
+            a, b, c = (
+                self._queries(piece),
+                self._keys(parts.num_head, piece),
+                self._values(parts.num_head, piece),
+            )
+            y = self._product(a, b, c, self._carry(b, c, state, piece.count))
+            self._divide(y, out, total, piece)
+        for piece in parts.tail:
+            self._divide(self._times(self._queries(piece), state), out, total, piece)
+
+    def gradients(
+        self, out: Tensor, total: Tensor, grad_out: Tensor, dq: Tensor, dk: Tensor, dv: Tensor
+    ) -> None:
+        """Write the gradients of what is seen into ``dq``, ``dk`` and ``dv`` and leave the rest as it is."""
+        given = (out, total, grad_out)
+        state = self.zero_state()
+        self._forward_sweep(given, dq, state)
+        self._backward_sweep(given, dk, dv, state.zero_())
+
+    def _forward_sweep(self, given: tuple[Tensor, ...], dq: Tensor, state: Tensor) -> None:
+        """Write ``dq = da · φ'(q)``; the state holds ``Σ bᵀ c`` of the keys so far."""
+        parts = self.parts
+        self._add_head(state)
+        for piece in parts.aligned:
+            g = self._upstream(piece, *given)
+            b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
+            self._write_dq(dq, self._product(g, c, b, self._carry(b, c, state, piece.count).mT), piece)
+        for piece in parts.tail:
+            self._write_dq(dq, self._times(self._upstream(piece, *given), state.mT), piece)
+
+    def _backward_sweep(self, given: tuple[Tensor, ...], dk: Tensor, dv: Tensor, state: Tensor) -> None:
+        """Write ``dk = db · φ'(k)`` and ``dv``; the state holds ``Σ aᵀ g`` of the queries so far, from the last."""
+        parts = self.parts
+        for piece in parts.tail:
+            _add_product(state, self._queries(piece).mT, self._upstream(piece, *given))
+        for piece in reversed(parts.aligned):
+            a, g = self._queries(piece), self._upstream(piece, *given)
+            b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
+            later = self._carry(a, g, state, piece.count, reverse=True)
+            self._write(dv, self._product(b, a, g, later, reverse=True), parts.num_head, piece)
+            db = self._product(c, g, a, later.mT, reverse=True)
+            self._write(dk, db.mul_(b.clamp_(max=1)), parts.num_head, piece)
+        for piece in parts.head:
+            b, c = self._keys(0, piece), self._values(0, piece)
+            self._write(dv, self._times(b, state), 0, piece)
+            self._write(dk, self._times(c, state.mT).mul_(b.clamp_(max=1)), 0, piece)
+
     def _slope(self, name: str, x: Tensor) -> Tensor:
-        """``φ'(x) = exp(min(x, 0))``."""
+        """``φ'(x) = exp(min(x, 0))``, which is also ``min(φ(x), 1)``."""
         return self.scratch(name, *x.shape).copy_(x).clamp_(max=0).exp_()
 
     def _feature(self, name: str, x: Tensor) -> Tensor:
-        """``φ(x) = elu(x) + 1 = exp(min(x, 0)) + max(x, 0)``: the sum is faster than elu, and exact where φ is small."""
+        """``φ(x) = elu(x) + 1``, as ``exp(min(x, 0)) + max(x, 0)``: faster, and exact where φ is small."""
         positive = self.scratch("positive", *x.shape).copy_(x).clamp_(min=0)
         return _joined(self._slope(name, x).add_(positive))
 
@@ -122,94 +126,62 @@ class LinearChunks:
         """``[v, 1]``."""
         v = _cut(self.v, offset, piece)
         values = self.scratch("values", *v.shape[:-1], v.shape[-1] + 1)
-        values[..., :-1] = v
-        values[..., -1] = 1
+        values[..., :-1].copy_(v)
+        values[..., -1].fill_(1)
         return _joined(values)
 
+    def _upstream(self, piece: Piece, out: Tensor, total: Tensor, grad_out: Tensor) -> Tensor:
+        """``[do, -do · out] / denominator``."""
+        rows, denominator, given = (_cut(x, self.parts.empty, piece) for x in (out, total, grad_out))
+        upstream = self.scratch("upstream", *rows.shape[:-1], rows.shape[-1] + 1)
+        torch.div(given, denominator, out=upstream[..., :-1])
+        weighted = torch.mul(upstream[..., :-1], rows, out=self.scratch("weighted", *rows.shape))
+        torch.sum(weighted, -1, out=upstream[..., -1]).neg_()
+        return _joined(upstream)
+
+    def _add_head(self, state: Tensor) -> None:
+        for piece in self.parts.head:
+            _add_product(state, self._keys(0, piece).mT, self._values(0, piece))
+
+    def _times(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.bmm(a, b, out=self.scratch("product", a.shape[0], a.shape[1], b.shape[2]))
+
     def _product(self, a: Tensor, b: Tensor, c: Tensor, states: Tensor, *, reverse: bool = False) -> Tensor:
-        """``a_i (states + Σ b_jᵀ c_j)`` over the j of the same chunk up to i, or from i on."""
+        """``a_i (states + Σ b_jᵀ c_j)`` over the j of its chunk up to i, or from i on."""
         scores = torch.bmm(a, b.mT, out=self.scratch("scores", a.shape[0], a.shape[1], b.shape[1]))
-        group = self.group_size
         if reverse:
-            scores.unflatten(2, (group, -1)).transpose(1, 2).triu_()
+            scores.unflatten(2, (self.group_size, -1)).transpose(1, 2).triu_()
         else:
-            scores.unflatten(1, (group, -1)).tril_()
-        y = torch.bmm(scores, c, out=self.scratch("product", a.shape[0], a.shape[1], c.shape[2]))
-        return y.baddbmm_(a, states)
+            scores.unflatten(1, (self.group_size, -1)).tril_()
+        return _add_product(self._times(scores, c), a, states)
 
     def _carry(self, b: Tensor, c: Tensor, state: Tensor, count: int, *, reverse: bool = False) -> Tensor:
-        """Add the piece's ``Σ bᵀ c`` to ``state``; return the state that each of its chunks starts from, ``[chunks·b·G, …]``."""
+        """Add the piece's ``Σ bᵀ c`` to ``state``; return what each of its chunks starts from, chunk by chunk."""
         states = self.scratch("states", count + 1, *state.shape)
-        step, own = (-1, states[:-1]) if reverse else (1, states[1:])
-        torch.bmm(b.mT, c, out=own.flatten(0, 1))
         order = range(count, -1, -1) if reverse else range(count + 1)
-        states[order[0]] = state
-        for index in order[1:]:
-            states[index].add_(states[index - step])
+        states[order[0]].copy_(state)
+        torch.bmm(b.mT, c, out=(states[:-1] if reverse else states[1:]).flatten(0, 1))
+        for before, after in zip(order, order[1:], strict=False):
+            states[after].add_(states[before])
         state.copy_(states[order[-1]])
         return (states[1:] if reverse else states[:-1]).flatten(0, 1)
 
-    def _absorb_head(self, state: Tensor) -> None:
-        for piece in self.head:
-            state.baddbmm_(self._keys(0, piece).mT, self._values(0, piece))
+    def _unjoined(self, x: Tensor, piece: Piece) -> Tensor:
+        """``[chunks·b·G, g·C, D]`` → ``[chunks, b, G, g, C, D]``."""
+        return x.unflatten(0, (piece.count, *self.k.shape[:2])).unflatten(3, (-1, piece.size))
 
-    def attend(self, out: Tensor, total: Tensor, state: Tensor) -> None:
-        """Write ``out`` and the denominators ``total`` ``[b, G, g, Sq, 1]``; ``state`` starts before the first key and ends after the last."""
-        parts = self.parts
+    def _divide(self, y: Tensor, out: Tensor, total: Tensor, piece: Piece) -> None:
+        """Write numerator by denominator; where no key counts, 0 / 1."""
+        rows = self._unjoined(y, piece)
+        denominator = rows[..., -1:]
+        denominator.masked_fill_(denominator == 0, 1)
+        torch.div(rows[..., :-1], denominator, out=_cut(out, self.parts.empty, piece))
+        _cut(total, self.parts.empty, piece).copy_(denominator)
 
-        def store(y: Tensor, piece: Piece) -> None:
-            rows = y.view(piece.count, *self.k.shape[:2], self.group_size, piece.size, -1)
-            denominator = rows[..., -1:]
-            denominator.masked_fill_(denominator == 0, 1)
-            torch.div(rows[..., :-1], denominator, out=_cut(out, parts.empty, piece))
-            _cut(total, parts.empty, piece).copy_(denominator)
+    def _write(self, target: Tensor, y: Tensor, offset: int, piece: Piece) -> None:
+        """Write as many columns of y as the target has."""
+        _cut(target, offset, piece).copy_(self._unjoined(y, piece)[..., : target.shape[-1]])
 
-        out[..., : parts.empty, :] = 0
-        total[..., : parts.empty, :] = 1
-        self._absorb_head(state)
-        for piece in self.aligned:
-            a, b, c = self._queries(piece), self._keys(parts.head, piece), self._values(parts.head, piece)
-            store(self._product(a, b, c, self._carry(b, c, state, piece.count)), piece)
-        for piece in self.tail:
-            store(torch.bmm(self._queries(piece), state), piece)
-
-    def gradients(self, out: Tensor, total: Tensor, grad_out: Tensor, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
-        """Write the gradients of what is seen into ``dq``, ``dk`` and ``dv``; the rest is left as it is."""
-        parts = self.parts
-
-        def upstream(piece: Piece) -> Tensor:
-            rows = [_cut(x, parts.empty, piece) for x in (out, total, grad_out)]
-            g = self.scratch("upstream", *rows[0].shape[:-1], rows[0].shape[-1] + 1)
-            torch.div(rows[2], rows[1], out=g[..., :-1])
-            torch.sum(torch.mul(g[..., :-1], rows[0]), -1, out=g[..., -1]).neg_()
-            return _joined(g)
-
-        def store(target: Tensor, y: Tensor, offset: int, piece: Piece) -> None:
-            place = _cut(target, offset, piece)
-            place.copy_(y.view(place.shape[:-1] + y.shape[-1:])[..., : place.shape[-1]])
-
-        def store_dq(y: Tensor, piece: Piece) -> None:
-            slope = self._slope("positive", _cut(self.q, parts.empty, piece))
-            store(dq, y.mul_(_joined(slope)), parts.empty, piece)
-
-        state = self.zero_state()
-        self._absorb_head(state)
-        for piece in self.aligned:
-            g, b, c = upstream(piece), self._keys(parts.head, piece), self._values(parts.head, piece)
-            store_dq(self._product(g, c, b, self._carry(b, c, state, piece.count).mT), piece)
-        for piece in self.tail:
-            store_dq(torch.bmm(upstream(piece), state.mT), piece)
-        state.zero_()
-        for piece in self.tail:
-            state.baddbmm_(self._queries(piece).mT, upstream(piece))
-        for piece in reversed(self.aligned):
-            a, g = self._queries(piece), upstream(piece)
-            b, c = self._keys(parts.head, piece), self._values(parts.head, piece)
-            later = self._carry(a, g, state, piece.count, reverse=True)
-            store(dv, self._product(b, a, g, later, reverse=True), parts.head, piece)
-            db = self._product(c, g, a, later.mT, reverse=True)
-            store(dk, db.mul_(b.clamp_(max=1)), parts.head, piece)
-        for piece in self.head:
-            b, c = self._keys(0, piece), self._values(0, piece)
-            store(dv, torch.bmm(b, state), 0, piece)
-            store(dk, torch.bmm(c, state.mT).mul_(b.clamp_(max=1)), 0, piece)
+    def _write_dq(self, dq: Tensor, da: Tensor, piece: Piece) -> None:
+        slope = self._slope("positive", _cut(self.q, self.parts.empty, piece))
+        self._write(dq, da.mul_(_joined(slope)), self.parts.empty, piece)

@@ -1,4 +1,8 @@
-"""Linear attention with the feature map elu + 1: a running state in place of the n×n scores."""
+"""Linear attention: a feature map in place of the softmax, and a running state in place of the n × n scores.
+
+``out_i = φ(q_i) Σ_j φ(k_j)ᵀ v_j / φ(q_i) Σ_j φ(k_j)ᵀ`` with φ = elu + 1 (arXiv 2006.16236). Causal attention goes in
+chunks with a carried state, decoding token by token keeps nothing but the state.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,36 +11,57 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.contract.cost import Cost, compulsory_bytes
 from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import LINEAR_ELU
 
 from ._batch_runs import BatchRun, batch_runs
-from ._linear_chunks import LinearChunks, parts_of
+from ._linear_chunks import LinearChunks
+from ._linear_cost import cost
+from ._linear_parts import CHUNK_SIZE, parts_of
 
-CHUNK_SIZE = 64
+
+@dataclass
+class LinearState:
+    """All that is kept of ``length`` tokens: ``sums`` ``[B, G, D, Dv + 1]``, float32 (float64 for float64)."""
+
+    sums: Tensor
+    length: int = 0
+
+    @property
+    def kv(self) -> Tensor:
+        """``Σ φ(k)ᵀ v`` ``[B, G, D, Dv]``."""
+        return self.sums[..., :-1]
+
+    @property
+    def normaliser(self) -> Tensor:
+        """``Σ φ(k)`` ``[B, G, D]``."""
+        return self.sums[..., -1]
 
 
 def _chunks(q: Tensor, k: Tensor, v: Tensor, problem: Problem, run: BatchRun) -> LinearChunks:
     p = problem
     grouped = q[run.rows].unflatten(1, (p.num_kv_heads, p.group_size))
     keys, values = (x[run.rows].unsqueeze(2) for x in (k, v))
-    return LinearChunks(grouped, keys, values, parts_of(p, run), p.option("chunk_size", CHUNK_SIZE))
+    return LinearChunks(grouped, keys, values, parts_of(p, run))
 
 
-class _Linear(torch.autograd.Function):
-    """Forward and backward sweeps as one differentiable operator."""
+def _allocate(q: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
+    """Return room for out ``[B, G, g, Sq, Dv]`` and for its denominators ``[B, G, g, Sq, 1]``."""
+    p = problem
+    shape = (p.batch, p.num_kv_heads, p.group_size, p.seqlen_q)
+    out = torch.empty(*shape, p.head_dim_v, dtype=q.dtype, device=q.device)
+    return out, torch.empty(*shape, 1, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+
+
+class _LinearAttention(torch.autograd.Function):
+    """All batch runs, forward and backward, as one differentiable operator."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> Tensor:
-        p = problem
-        wide = torch.promote_types(q.dtype, torch.float32)
-        shape = (p.batch, p.num_kv_heads, p.group_size, p.seqlen_q)
-        out = torch.empty(*shape, p.head_dim_v, dtype=q.dtype, device=q.device)
-        total = torch.empty(*shape, 1, dtype=wide, device=q.device)
-        for run in batch_runs(p):
-            chunks = _chunks(q, k, v, p, run)
+        out, total = _allocate(q, problem)
+        for run in batch_runs(problem):
+            chunks = _chunks(q, k, v, problem, run)
             chunks.attend(out[run.rows], total[run.rows], chunks.zero_state())
         ctx.save_for_backward(q, k, v, out, total)
         ctx.problem = problem
@@ -46,18 +71,101 @@ class _Linear(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, out, total = ctx.saved_tensors
-        p = ctx.problem
-        dq, dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-        for run in batch_runs(p):
+        dq, dk, dv = (torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+        for run in batch_runs(ctx.problem):
             rows = run.rows
-            grouped_do, grouped_dq = (x[rows].unflatten(1, out.shape[1:3]) for x in (grad_out, dq))
-            keys = (x[rows].unsqueeze(2) for x in (dk, dv))
-            _chunks(q, k, v, p, run).gradients(out[rows], total[rows], grouped_do, grouped_dq, *keys)
+            given, grouped_dq = (x[rows].unflatten(1, out.shape[1:3]) for x in (grad_out, dq))
+            chunks = _chunks(q, k, v, ctx.problem, run)
+            keys, values = (x[rows].unsqueeze(2) for x in (dk, dv))
+            chunks.gradients(out[rows], total[rows], given, grouped_dq, keys, values)
         return dq, dk, dv, None
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, problem: Problem, params: Mapping[str, Tensor] | None = None
 ) -> AttentionOutput:
-    """``out_i = φ(q_i) Σ_j φ(k_j)ᵀ v_j / φ(q_i) Σ_j φ(k_j)ᵀ`` over visible keys j, with φ = elu + 1."""
-    return AttentionOutput(_Linear.apply(q, k, v, problem))
+    """``φ(q_i) Σ_j φ(k_j)ᵀ v_j / φ(q_i) Σ_j φ(k_j)ᵀ`` over visible keys j, with φ = elu + 1; no scale, no lse.
+
+    q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` → out ``[B, H, Sq, Dv]``. Rows that see no key
+    give 0. Source: Katharopoulos et al., arXiv 2006.16236.
+    """
+    return AttentionOutput(_LinearAttention.apply(q, k, v, problem))  # type: ignore[no-untyped-call]
+
+
+def new_state(problem: Problem, max_seqlen: int) -> LinearState:
+    """Return the state before any token; its size does not depend on ``max_seqlen``."""
+    p = problem
+    dtype = torch.promote_types(getattr(torch, p.dtype), torch.float32)
+    shape = (p.batch, p.num_kv_heads, p.head_dim, p.head_dim_v + 1)
+    return LinearState(torch.zeros(shape, dtype=dtype, device=p.device))
+
+
+def state_bytes(problem: Problem, max_seqlen: int) -> int:
+    """Return the bytes of that state: ``B·G·D·(Dv + 1)`` numbers."""
+    p = problem
+    return p.batch * p.num_kv_heads * p.head_dim * (p.head_dim_v + 1) * max(4, p.dtype_bytes)
+
+
+@torch.no_grad()
+def extend(
+    state: LinearState,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    problem: Problem,
+    params: Mapping[str, Tensor] | None = None,
+) -> tuple[AttentionOutput, LinearState]:
+    """Attend with a chunk of new tokens to all tokens so far and to each other, and add them to the state.
+
+    q ``[B, H, T, D]``, k ``[B, G, T, D]``, v ``[B, G, T, Dv]`` → out ``[B, H, T, Dv]``, without gradients.
+    """
+    p = problem.replace(seqlen_q=q.shape[2], seqlen_k=k.shape[2], key_lengths=None, query_start=None)
+    out, total = _allocate(q, p)
+    for run in batch_runs(p):
+        _chunks(q, k, v, p, run).attend(out, total, state.sums.flatten(0, 1))
+    state.length += p.seqlen_k
+    return AttentionOutput(out.flatten(1, 2)), state
+
+
+def unsupported(problem: Problem) -> list[str]:
+    """Refuse a chunk size that is none."""
+    chunk_size = problem.option("chunk_size", CHUNK_SIZE)
+    if isinstance(chunk_size, int) and chunk_size > 0:
+        return []
+    return [f"chunk_size must be a positive integer, not {chunk_size!r}"]
+
+
+IMPLEMENTATION = Implementation(
+    name="linear",
+    summary="elu + 1 in place of the softmax: a running state, linear in the sequence",
+    paper="Transformers are RNNs, arXiv 2006.16236",
+    semantics=LINEAR_ELU,
+    supports=frozenset(
+        {
+            "backward",
+            "cross-lengths",
+            "decode",
+            "device:cpu",
+            "device:cuda",
+            "dtype:bfloat16",
+            "dtype:float16",
+            "dtype:float32",
+            "dtype:float64",
+            "grouped-heads",
+            "key-lengths",
+            "mask:causal",
+            "mask:full",
+            "query-start",
+            "value-dim",
+        }
+    ),
+    complexity=Complexity(time="O(n·d²)", memory="O(n·d)"),
+    attention=attention,
+    cost=cost,
+    unsupported=unsupported,
+    options={"chunk_size": CHUNK_SIZE},
+    new_state=new_state,
+    extend=extend,
+    state_bytes=state_bytes,
+)
