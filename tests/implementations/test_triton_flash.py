@@ -1,0 +1,366 @@
+"""What is special to the tiled kernel: values of known faults, tile edges, strides, empty cases, refusals."""
+
+import math
+import mmap
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from triton.runtime.interpreter import interpreter_builder
+
+from attnbench.contract.api import attend
+from attnbench.contract.discovery import get_implementation
+from attnbench.contract.errors import UsageError
+from attnbench.contract.implementation import AttentionOutput, refusals
+from attnbench.contract.masks import Causal, Full, Mask, SlidingWindow
+from attnbench.contract.problem import Problem
+from attnbench.measure.interpreter import trace_kernels
+from attnbench.measure.operators import OperandBytes
+from tests.implementations.conformance import graded
+
+FLASH = get_implementation("triton-flash")
+SMALL_TILES = {"block_q": 16, "block_k": 16}
+
+
+def flash(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, **given: Any) -> AttentionOutput:
+    given.setdefault("options", SMALL_TILES)
+    return attend(q, k, v, implementation=FLASH, mask=mask or Full(), **given)
+
+
+def indices_as_values(seqlen_k: int) -> Tensor:
+    return torch.arange(seqlen_k, dtype=torch.float32).view(1, 1, seqlen_k, 1).repeat(1, 1, 1, 16)
+
+
+# A03 (flashinfer-ai/flashinfer#4267): no finite number may stand in for minus infinity.
+
+
+def test_a_row_of_very_low_logits_keeps_its_weights():
+    q, k, v = (torch.zeros(1, 1, n, 16) for n in (1, 2, 2))
+    q[..., 0] = 1
+    k[0, 0, :, 0] = torch.tensor([-60000.0, -60001.0])
+    v[0, 0, :, 0] = torch.tensor([1.0, 0.0])
+    out, lse = flash(q, k, v, scale=1.0)
+    assert out[0, 0, 0, 0].item() == pytest.approx(1 / (1 + math.exp(-1)), abs=1e-6)
+    assert lse is not None
+    assert lse.item() == pytest.approx(-60000 + math.log1p(math.exp(-1)), rel=2e-7)
+
+
+@pytest.mark.parametrize("mask", [Full(), Causal(), SlidingWindow(9)])
+@pytest.mark.parametrize("shift", [-6e4, 6e4])
+def test_a_constant_added_to_a_row_of_logits_changes_nothing(mask, shift):
+    """Multiples of 1/128 stay exact next to 6e4 in float32, so only the kernel could lose them."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 1, 40, 16, generator=generator) for _ in range(3))
+    q[...], k[..., 1:] = 0, 0
+    q[..., 0], q[..., 1] = 1, 1
+    k[..., 0] = (k[..., 0] * 128).round() / 128
+    plain = flash(q, k, v, mask, scale=1.0)
+    k[..., 1] = shift
+    moved = flash(q, k, v, mask, scale=1.0)
+    assert torch.allclose(moved.out, plain.out, rtol=0, atol=2e-6)
+    assert moved.lse is not None
+    assert plain.lse is not None
+    assert torch.allclose(moved.lse - shift, plain.lse, rtol=0, atol=0.01)
+
+
+# A05: one alignment, bottom-right. A07: heads interleave. A11: no overflow before the scale.
+
+
+@pytest.mark.parametrize(
+    ("seqlen_q", "seqlen_k", "expected"),
+    [(2, 5, [1.5, 2]), (5, 2, [0, 0, 0, 0, 0.5]), (1, 8, [3.5])],
+)
+def test_causal_is_aligned_bottom_right(seqlen_q, seqlen_k, expected):
+    zeros = torch.zeros(1, 1, max(seqlen_q, seqlen_k), 16)
+    out, lse = flash(zeros[:, :, :seqlen_q], zeros[:, :, :seqlen_k], indices_as_values(seqlen_k), Causal())
+    assert torch.equal(out[0, 0, :, 0], torch.tensor(expected, dtype=torch.float32))
+    assert lse is not None
+    seen = [max(0, seqlen_k - seqlen_q + row + 1) for row in range(seqlen_q)]
+    logarithms = torch.tensor([math.log(count) if count else -math.inf for count in seen])
+    assert torch.allclose(lse[0, 0], logarithms, rtol=0, atol=1e-6)
+
+
+def test_query_heads_of_a_group_are_neighbours():
+    q, k = torch.randn(1, 4, 5, 16), torch.randn(1, 2, 5, 16)
+    v = torch.arange(2.0).view(1, 2, 1, 1).expand(1, 2, 5, 16)
+    out = flash(q, k, v).out
+    assert torch.allclose(
+        out, torch.tensor([0.0, 0, 1, 1]).view(1, 4, 1, 1).expand_as(out), rtol=0, atol=1e-6
+    )
+    with pytest.raises(ValueError, match="not divisible"):
+        flash(torch.randn(1, 3, 5, 16), k, v)
+
+
+def test_large_float16_products_do_not_overflow():
+    q = k = torch.full((1, 1, 20, 64), 64.0, dtype=torch.float16)
+    v = torch.randn(1, 1, 20, 64).half()
+    out = flash(q, k, v).out
+    assert torch.allclose(out.float(), v.float().mean(2, keepdim=True).expand_as(out), rtol=0, atol=1e-3)
+
+
+# A09: strides. A13: nothing beyond the end is read. A17: offsets beyond 32 bits. A29: masked slots stay out.
+
+
+def test_strides_do_not_matter():
+    generator = torch.Generator().manual_seed(1)
+    packed = torch.randn(2, 33, 3, 2, 16, generator=generator).transpose(1, 3)  # [B, H, 3, S, D]
+    q, k, v = packed.unbind(2)
+    columns = torch.randn(2, 2, 16, 33, generator=generator).transpose(-1, -2)
+    shared = torch.randn(2, 1, 33, 16, generator=generator).expand(2, 2, 33, 16)
+    for inputs in [
+        (q, k, v),
+        (columns, k, columns),
+        (q, shared, shared),
+        (q[:, :, ::2], k[..., :8, :], v[:, :, :8]),
+    ]:
+        options = {"block_q": 32, "block_k": 16}
+        contiguous_q, contiguous_k, contiguous_v = (tensor.contiguous() for tensor in inputs)
+        straight = flash(contiguous_q, contiguous_k, contiguous_v, Causal(), options=options)
+        strided = flash(*inputs, Causal(), options=options)
+        assert torch.equal(strided.out, straight.out)
+        assert strided.lse is not None
+        assert straight.lse is not None
+        assert torch.equal(strided.lse, straight.lse)
+
+
+def carved_from_nan(seqlen: int, width: int) -> Tensor:
+    """Ones with NaN on every side, as in a slice of a larger buffer."""
+    surroundings = torch.full((3, 3, seqlen + 40, width + 24), math.nan)
+    inside = surroundings[1:2, 1:2, 20 : 20 + seqlen, 8 : 8 + width]
+    inside.fill_(1)
+    return inside
+
+
+@pytest.mark.parametrize("mask", [Full(), Causal(), SlidingWindow(5)])
+@pytest.mark.parametrize("seqlen_k", [8, 16, 33])
+@pytest.mark.parametrize("extra", [0, 1])
+@pytest.mark.parametrize("width", [16, 24])
+def test_nothing_beyond_the_ends_is_read(mask, seqlen_k, extra, width):
+    q, k, v = (carved_from_nan(n, width) for n in (seqlen_k + extra, seqlen_k, seqlen_k))
+    out = flash(q, k, v, mask, query_start=0).out
+    assert torch.allclose(out, torch.ones_like(out), rtol=0, atol=1e-6)
+
+
+def test_offsets_beyond_32_bits():
+    """Row 319 × stride 7864320 = 2508718080, negative in 32 bits. Pages that nobody touches cost nothing."""
+    rows, stride, width = 320, 7_864_320, 16
+    uncommitted = 0x4000  # MAP_NORESERVE on Linux, which Python names from 3.13 on
+    mapped = mmap.mmap(
+        -1,
+        2 * rows * stride,
+        mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | uncommitted,
+    )
+    buffer = torch.frombuffer(mapped, dtype=torch.float16)
+    wide = buffer.as_strided((1, 1, rows, width), (rows * stride, rows * stride, stride, 1))
+    wide.copy_(torch.randn(wide.shape, generator=torch.Generator().manual_seed(2)))
+    near = wide.contiguous()
+    options = {"block_q": 64, "block_k": 64}
+    last_rows = slice(300, 320)
+    expected = flash(near[:, :, last_rows], near, near, Causal(), options=options)
+    actual = flash(wide[:, :, last_rows], wide, wide, Causal(), options=options)
+    assert torch.equal(actual.out, expected.out)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", ["k", "v"])
+def test_a_masked_slot_does_not_leak(poison, where):
+    tensors = {name: torch.randn(1, 1, 2, 4) for name in "qkv"}
+    tensors[where][0, 0, 1] = poison
+    out, lse = flash(tensors["q"], tensors["k"], tensors["v"], key_lengths=(1,))
+    assert torch.equal(out, tensors["v"][:, :, :1].expand(1, 1, 2, 4))
+    assert lse is not None
+    assert torch.isfinite(lse).all()
+
+
+# A15: empty problems.
+
+
+@pytest.mark.parametrize(("seqlen_q", "seqlen_k", "batch"), [(0, 4, 1), (3, 0, 1), (3, 3, 0)])
+def test_empty_problems_have_the_right_shapes_and_launch_nothing(seqlen_q, seqlen_k, batch):
+    q, k, v = (torch.randn(batch, 2, n, 16) for n in (seqlen_q, seqlen_k, seqlen_k))
+    problem = Problem(
+        seqlen_q=seqlen_q, seqlen_k=seqlen_k, batch=batch, num_heads=2, head_dim=16, mask=Full()
+    )
+    with trace_kernels() as trace:
+        out, lse = FLASH.attention(q, k, v, problem=problem)
+    assert trace.launches == []
+    assert FLASH.cost(problem).requested_bytes == 0
+    assert torch.equal(out, torch.zeros(batch, 2, seqlen_q, 16))
+    assert lse is not None
+    assert torch.equal(lse, torch.full((batch, 2, seqlen_q), -math.inf))
+
+
+def test_heads_of_width_zero_average_the_values():
+    v = torch.randn(1, 2, 21, 8)
+    out, lse = flash(torch.empty(1, 2, 5, 0), torch.empty(1, 2, 21, 0), v)
+    assert torch.allclose(out, v.mean(2, keepdim=True).expand_as(out), rtol=0, atol=1e-6)
+    assert lse is not None
+    assert torch.allclose(lse, torch.full_like(lse, math.log(21)), rtol=0, atol=1e-6)
+
+
+# Tiles: which are visited, and that their size does not matter to the result.
+
+TILED = [
+    Problem(seqlen_q=100, num_heads=1, head_dim=16, mask=Full()),
+    Problem(seqlen_q=100, num_heads=1, head_dim=16, mask=Causal()),
+    Problem(seqlen_q=100, num_heads=1, head_dim=16, mask=SlidingWindow(20)),
+    Problem(seqlen_q=100, num_heads=1, head_dim=16, mask=SlidingWindow(1)),
+    Problem(seqlen_q=100, num_heads=1, head_dim=16, mask=SlidingWindow(33, causal=False)),
+    Problem(seqlen_q=40, seqlen_k=100, num_heads=1, head_dim=16, mask=SlidingWindow(20)),
+    Problem(seqlen_q=100, seqlen_k=40, num_heads=1, head_dim=16, mask=Causal()),
+    Problem(
+        seqlen_q=70,
+        batch=2,
+        num_heads=1,
+        head_dim=16,
+        mask=Causal(),
+        key_lengths=(0, 37),
+        query_start=(-9, 5),
+    ),
+]
+
+
+@pytest.mark.parametrize("blocks", [(16, 32), (32, 16)])
+@pytest.mark.parametrize("problem", TILED)
+def test_only_tiles_with_a_visible_pair_are_visited(problem, blocks, monkeypatch):
+    problem = problem.replace(options={"block_q": blocks[0], "block_k": blocks[1]})
+    products = []
+    matmul = interpreter_builder.create_dot
+
+    def counted(*arguments):
+        products.append(matmul(*arguments))
+        return products[-1]
+
+    monkeypatch.setattr(interpreter_builder, "create_dot", counted)
+    assert graded("triton-flash", problem).verdict == "ok"
+    assert len(products) == 2 * problem.visited_tiles(*blocks)
+    assert FLASH.cost(problem).executed_flops == len(products) * 2 * blocks[0] * blocks[1] * 16
+
+
+def test_a_window_as_long_as_the_sequence_is_causal_bit_for_bit():
+    q, k, v = torch.randn(3, 1, 2, 50, 16).unbind(0)
+    assert torch.equal(flash(q, k, v, SlidingWindow(50)).out, flash(q, k, v, Causal()).out)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("head_dim", [4, 40, 96, 200, 256])
+def test_widths_between_powers_of_two(head_dim, dtype):
+    problem = Problem(seqlen_q=40, num_heads=1, head_dim=head_dim, dtype=dtype, options=SMALL_TILES)
+    assert graded("triton-flash", problem).verdict == "ok"
+
+
+@pytest.mark.parametrize("scale", [-0.3, 0.0, 2.0])
+def test_any_finite_scale(scale):
+    problem = Problem(seqlen_q=40, num_heads=1, head_dim=16, scale=scale, options=SMALL_TILES)
+    assert graded("triton-flash", problem).verdict == "ok"
+
+
+def test_more_programs_than_a_second_grid_axis_holds():
+    problem = Problem(seqlen_q=1, batch=257, num_heads=256, head_dim=16, mask=Full())
+    assert FLASH.kernels[0].sample_programs is not None
+    sample = FLASH.kernels[0].sample_programs(problem)
+    q, k, v = torch.randn(3, 257, 256, 1, 16).unbind(0)
+    with trace_kernels({"flash_forward_kernel": sample}) as trace:
+        out = FLASH.attention(q, k, v, problem=problem).out
+    assert trace.launches[0].grid == (257 * 256, 1, 1)
+    assert trace.requested_bytes == FLASH.cost(problem).requested_bytes
+    assert torch.equal(out[0, 0], v[0, 0])
+    assert torch.isnan(out[1:]).all(), "rows that no program computed must not look like results"
+
+
+# The operator, and what is refused.
+
+
+def test_fake_tensors_see_one_operator():
+    problem = Problem(seqlen_q=1 << 20, num_heads=8, num_kv_heads=2, dtype="bfloat16", device="cuda")
+    with FakeTensorMode(), OperandBytes() as counter:
+        q, k, v = (torch.empty(1, heads, 1 << 20, 64, dtype=torch.bfloat16) for heads in (8, 2, 2))
+        out, lse = FLASH.attention(q, k, v, problem=problem)
+    assert [name.split("::")[-1].split(".")[-1] for name in counter.operators] == ["flash_forward"]
+    cost = FLASH.cost(problem)
+    assert counter.total_bytes == cost.operand_bytes
+    assert lse is not None
+    assert out.untyped_storage().nbytes() + lse.untyped_storage().nbytes() == cost.peak_bytes
+
+
+def test_the_operator_keeps_its_promises_to_torch():
+    q, k, v = torch.randn(3, 1, 2, 20, 16).unbind(0)
+    arguments = (q, k, v, [0], [20], None, 0, 0.25, [16, 16, 4, 1])
+    tests = ("test_schema", "test_faketensor", "test_autograd_registration")
+    torch.library.opcheck(torch.ops.attnbench.flash_forward.default, arguments, test_utils=tests)
+
+
+def test_gradients_are_refused_not_wrong():
+    q, k, v = torch.randn(3, 1, 1, 4, 16).unbind(0)
+    problem = Problem(seqlen_q=4, num_heads=1, head_dim=16)
+    q.requires_grad_()
+    with pytest.raises(RuntimeError, match="no backward"):
+        FLASH.attention(q, k, v, problem=problem)
+    with torch.no_grad():
+        assert torch.isfinite(FLASH.attention(q, k, v, problem=problem).out).all()
+    with pytest.raises(UsageError, match="does not support backward"):
+        flash(q, k, v)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"head_dim": 264}, "head_dim=264 is wider"),
+        ({"head_dim_v": 512}, "head_dim_v=512 is wider"),
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "float64"}, "dtype:float64"),
+        ({"mode": "fwd_bwd"}, "backward"),
+        ({"options": {"block_q": 24}}, "block_q must be a power of two"),
+        ({"options": {"num_stages": 0}}, "num_stages must be an integer"),
+        ({"options": {"blockq": 32}}, "no option 'blockq'"),
+    ],
+)
+def test_refused_with_a_reason(changes, reason):
+    reasons = refusals(FLASH, Problem(seqlen_q=8).replace(**changes))
+    assert len(reasons) == 1
+    assert reason in reasons[0]
+
+
+def test_bfloat16_is_refused_in_the_interpreter_alone():
+    assert refusals(FLASH, Problem(seqlen_q=8, dtype="bfloat16", device="cuda")) == []
+    assert FLASH.execution(Problem(seqlen_q=8)) == "interpreted"
+    assert FLASH.execution(Problem(seqlen_q=8, device="cuda")) == "native"
+
+
+@triton.jit
+def product_kernel(a_ptr, b_ptr, out_ptr):
+    block = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(out_ptr + block, tl.dot(tl.load(a_ptr + block), tl.load(b_ptr + block), input_precision="ieee"))
+
+
+@pytest.mark.parametrize(("dtype", "right"), [(torch.float16, True), (torch.bfloat16, False)])
+def test_why_bfloat16_is_refused(dtype, right):
+    """E01 (triton-lang/triton#11584): small integers are exact in both. Once this fails, lift the refusal."""
+    a, b = torch.randint(-2, 3, (2, 16, 16), generator=torch.Generator().manual_seed(3)).to(dtype).unbind(0)
+    out = torch.empty(16, 16)
+    product_kernel[(1,)](a, b, out)
+    assert torch.equal(out, a.float() @ b.float()) is right
+
+
+def test_the_cpu_needs_the_interpreter():
+    """In a process that does not interpret, the error names the variable to set."""
+    script = (
+        "import torch, attnbench\n"
+        "x = torch.ones(1, 1, 4, 16)\n"
+        "try:\n"
+        "    attnbench.attend(x, x, x, implementation='triton-flash')\n"
+        "except RuntimeError as error:\n"
+        "    print(error)\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "set TRITON_INTERPRET=1" in done.stdout
