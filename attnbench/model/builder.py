@@ -16,7 +16,7 @@ from .config import TransformerConfig
 from .mixer import AttentionMixer, mixer_problem, require_support, rotary_positions
 from .presets import load_preset
 from .transformer import MixerFactory, Transformer, TransformerBlock
-from .weights import draw_weights, generator_for
+from .weights import draw_weights, generator_for, seeded
 
 
 def build_model(
@@ -132,10 +132,7 @@ def _mixer_factory(
                 generator=generator,
             )
         require_support(core, mixer_problem(mixer_config, 1, config.max_seqlen, config.max_seqlen))
-        # A mixer of its own draws its weights itself, from torch's generator: give it a seed and leave the
-        # caller's stream alone.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(generator.initial_seed())
+        with seeded(generator.initial_seed(), device):
             mixer = core.make_mixer(mixer_config)
         if not isinstance(mixer, nn.Module):
             raise UsageError(

@@ -117,8 +117,14 @@ class AttentionMixer(nn.Module):
 
         ``lengths`` counts the valid positions of each row of the keys' side; later ones are hidden from every
         query, and what comes out at padding is finite and means nothing. With a ``state``, ``x`` follows the
-        positions that the state holds.
+        positions that the state holds, and autograd records nothing.
         """
+        with torch.set_grad_enabled(torch.is_grad_enabled() and state is None):
+            return self._mixed(x, context, lengths, state), state
+
+    def _mixed(
+        self, x: Tensor, context: Tensor | None, lengths: Lengths | None, state: AttentionState | None
+    ) -> Tensor:
         if (context is not None) != self.config.cross:
             raise UsageError("context: cross-attention needs one, self-attention takes none")
         source = x if context is None else context
@@ -136,7 +142,7 @@ class AttentionMixer(nn.Module):
         else:
             out = self._continue(q, k, v, valid, state)
         y: Tensor = self.out_proj(out.transpose(1, 2).flatten(2))
-        return y, state
+        return y
 
     @staticmethod
     def _split(x: Tensor, heads: int) -> Tensor:

@@ -148,14 +148,15 @@ class Transformer(nn.Module):
 
         With a ``state`` of ``new_state`` the tokens continue what the state holds, and the state moves on in
         place: a sequence in pieces gives the same logits as in one pass. ``lengths`` then counts the valid
-        tokens of this piece.
+        tokens of this piece, and autograd records nothing.
 
         Raises:
             UsageError: tokens of another shape, type or range (the range is looked at on the CPU only, where
                 that costs no synchronisation), lengths that do not fit, positions beyond a learned table or
                 the state.
         """
-        return self.logits(self.features(tokens, lengths, state))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and state is None):
+            return self.logits(self.features(tokens, lengths, state))
 
     def features(
         self, tokens: Tensor, lengths: Lengths | None = None, state: TransformerState | None = None

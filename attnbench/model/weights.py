@@ -1,6 +1,8 @@
 """Weights drawn by seed and name alone, so that every implementation gets the same. In: a module, a seed."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,20 @@ def generator_for(seed: int, name: str) -> torch.Generator:
     """A CPU generator of its own for one name: what is drawn for other names changes nothing."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+@contextmanager
+def seeded(seed: int, device: str) -> Iterator[None]:
+    """Seed torch's own generators for modules that draw their weights themselves, and put them back after."""
+    place = torch.device(device)
+    on_gpu = place.type == "cuda" and torch.cuda.is_available()
+    with torch.random.fork_rng(devices=[place] if on_gpu else []):
+        # Not torch.manual_seed: it would seed devices that nothing puts back.
+        torch.default_generator.manual_seed(seed)
+        if on_gpu:
+            with torch.cuda.device(place):
+                torch.cuda.manual_seed(seed)
+        yield
 
 
 def is_real(tensor: Tensor) -> bool:

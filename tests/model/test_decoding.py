@@ -147,6 +147,18 @@ def test_a_state_that_does_not_fit_is_refused_and_left_as_it_was():
         build_model("tiny-gpt2").new_state(1, 257)
 
 
+@pytest.mark.parametrize("name", ["naive", "linear", "triton-flash"])
+def test_decoding_records_no_gradients(name):
+    model = build_model("tiny", name)
+    assert not model(stdlib_tokens(1, 2), state=model.new_state(1, 2)).requires_grad
+
+
+def test_a_state_without_room_for_different_lengths_is_refused():
+    model = build_model("tiny", "linear")
+    with pytest.raises(UsageError, match="linear decodes only batches whose rows are equally long"):
+        model(stdlib_tokens(2, 4), [4, 3], model.new_state(2, 8))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

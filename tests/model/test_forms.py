@@ -7,8 +7,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from attnbench.contract.discovery import get_implementation
+from attnbench.contract.masks import Full
+from attnbench.contract.mixers import MixerConfig
 from attnbench.model.builder import build_model
+from attnbench.model.mixer import AttentionMixer
 from attnbench.model.text import stdlib_tokens
+from attnbench.model.weights import draw_weights
 
 SEQLEN = 21
 
@@ -140,3 +145,25 @@ def test_two_calls_are_equal_in_training_and_in_evaluation():
     assert torch.equal(model(tokens), first)
     assert torch.equal(model.eval()(tokens), first)
     assert not [m for m in model.modules() if isinstance(m, torch.nn.modules.dropout._DropoutNd)]
+
+
+@pytest.mark.parametrize("name", ["naive", "sdpa"])
+def test_cross_attention_is_that_of_torch(name):
+    config = MixerConfig(
+        dim=32, num_heads=4, num_kv_heads=4, head_dim=8, mask=Full(), cross=True, bias=True, dtype="float64"
+    )
+    mixer = AttentionMixer(config, get_implementation(name))
+    draw_weights(mixer, seed=0, depth=1)
+    theirs = torch.nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
+    with torch.no_grad():
+        weights = [projection.weight for projection in (mixer.q_proj, mixer.k_proj, mixer.v_proj)]
+        theirs.in_proj_weight.copy_(torch.cat(weights))
+        theirs.out_proj.load_state_dict(mixer.out_proj.state_dict())
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 32, dtype=torch.float64, generator=generator)
+    context = torch.randn(2, 7, 32, dtype=torch.float64, generator=generator)
+    padding = torch.arange(7) >= torch.tensor([[7], [5]])
+    expected = theirs(x, context, context, key_padding_mask=padding, need_weights=False)[0]
+    actual, state = mixer(x, context, lengths=[7, 5])
+    assert state is None
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
