@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from .flop_counter import FlopCounter
 from .lifetimes import LifetimeTracker
 from .operators import OperandBytes
+from .watching import Together
 from .workload import Outputs, Workload
 
 CUDA_GRANULARITY = 512
@@ -42,14 +43,14 @@ def count_call(workload: Workload) -> Counts:
 def count_outputs(workload: Workload) -> tuple[Counts, Outputs]:
     """The same, with what the call returned."""
     granularity = CUDA_GRANULARITY if workload.case.device == "cuda" else 1
-    operands, flops = OperandBytes(), FlopCounter()
-    with workload.environment(), LifetimeTracker(granularity) as lifetimes:
-        resident_bytes = lifetimes.hold(workload.resident())
+    lifetimes, operands, flops = LifetimeTracker(granularity), OperandBytes(), FlopCounter()
+    resident_bytes = lifetimes.hold(workload.resident())
+    with workload.environment(), lifetimes:
         workload.prepare()
-        prepare_peak_bytes = lifetimes.peak_bytes
-        lifetimes.reset_peak()
-        with operands, flops:
-            outputs = workload.call()
+    prepare_peak_bytes = lifetimes.peak_bytes
+    lifetimes.reset_peak()
+    with workload.environment(), Together(lifetimes, operands, flops):
+        outputs = workload.call()
     counts = Counts(
         resident_bytes=resident_bytes,
         prepare_peak_bytes=prepare_peak_bytes,

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+
+from .watching import OperatorWatch
 
 
 def _cpu_flash_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> int:
@@ -33,7 +34,7 @@ _MISSING: dict[Any, Callable[..., int]] = {
 }
 
 
-class FlopCounter(TorchDispatchMode):
+class FlopCounter(OperatorWatch):
     """Adds up ``flops`` while active.
 
     Unlike ``torch.utils.flop_counter.FlopCounterMode`` it keeps no account by module, so
@@ -41,28 +42,14 @@ class FlopCounter(TorchDispatchMode):
     (uncounted).
     """
 
-    supports_higher_order_operators = True
-
     def __init__(self) -> None:
         """Start at zero."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.flops = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operator and count it; composite operators without a formula are counted by their parts."""
-        kwargs = kwargs or {}
-        if not isinstance(func, torch._ops.OpOverload) or func is torch.ops.prim.device.default:
-            return func(*args, **kwargs)
-        packet = func._overloadpacket
+    def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Count the operator if there is a formula for it."""
+        packet = getattr(func, "_overloadpacket", None)
         formula = _MISSING.get(packet) or flop_registry.get(packet)
-        if formula is None:
-            with self:
-                parts = func.decompose(*args, **kwargs)
-            if parts is not NotImplemented:
-                return parts
-        out = func(*args, **kwargs)
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
-        return out

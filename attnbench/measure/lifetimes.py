@@ -11,21 +11,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .watching import OperatorWatch
 
-class LifetimeTracker(TorchDispatchMode):
+
+class LifetimeTracker(OperatorWatch):
     """Counts the bytes of live storages while it is active; under fake tensors, enter it inside their mode.
 
     ``granularity`` rounds each storage up, as an allocator does (512 bytes on CUDA).
     """
 
-    supports_higher_order_operators = True
-
     def __init__(self, granularity: int = 1) -> None:
         """Start with nothing live."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.granularity = granularity
         self.live_bytes = 0
         self.peak_bytes = 0
@@ -41,18 +40,14 @@ class LifetimeTracker(TorchDispatchMode):
         """Let the peak start from what is live now."""
         self.peak_bytes = self.live_bytes
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operator, then count the storages of its outputs and of what it may have resized."""
-        out = func(*args, **(kwargs or {}))
+    def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Count the storages of the operator's outputs, and of what it may have resized."""
         seen = tree_leaves(out)
         if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:
             seen += tree_leaves((args, kwargs))
         for tensor in seen:
             if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
                 self._see(tensor.untyped_storage())
-        return out
 
     def _see(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from .watching import OperatorWatch
 
 GATHERS = frozenset({"aten.embedding", "aten.gather", "aten.index", "aten.index_select"})
 """Read of their first operand only what they return."""
@@ -45,17 +46,15 @@ def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
 
 
-class OperandBytes(TorchDispatchMode):
+class OperandBytes(OperatorWatch):
     """Adds up ``read_bytes`` and ``written_bytes`` while active.
 
     ``operators`` names those that moved anything, in the order in which they ran.
     """
 
-    supports_higher_order_operators = True
-
     def __init__(self) -> None:
         """Start at zero."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.read_bytes = 0
         self.written_bytes = 0
         self.operators: list[str] = []
@@ -65,27 +64,13 @@ class OperandBytes(TorchDispatchMode):
         """Bytes read and written."""
         return self.read_bytes + self.written_bytes
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operator and count its operands; composite operators are counted by their parts."""
-        kwargs = kwargs or {}
+    def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Count the operator's operands."""
         if not isinstance(func, torch._ops.OpOverload):
-            out = func(*args, **kwargs)
             self._count(func.name(), _tensors((args, kwargs)), [], out)
-            return out
-        if func is torch.ops.prim.device.default:  # most calls under fake tensors
-            return func(*args, **kwargs)
-        with self:
-            parts = func.decompose(*args, **kwargs)
-        if parts is not NotImplemented:
-            return parts
-        out = func(*args, **kwargs)
-        if func.is_view:
-            return out
-        read, mutated = _operands(func, args, kwargs)
-        self._count(str(func._overloadpacket), read, mutated, out)
-        return out
+        elif not func.is_view:
+            read, mutated = _operands(func, args, kwargs)
+            self._count(str(func._overloadpacket), read, mutated, out)
 
     def _count(self, name: str, read: list[Tensor], mutated: list[Tensor], out: Any) -> None:
         held = {_storage(tensor) for tensor in (*read, *mutated)}
