@@ -53,7 +53,7 @@ def flash_forward_kernel(
     """softmax(q kᵀ · scale) v over ``-left <= k_pos - q_pos <= right`` and the first ``bounds[b, 1]`` keys.
 
     ``scale_log2`` is ``|scale| · log2(e)`` and positive; the sign of scale (0 for none) is ``QUERY_SIGN``, so
-    that the maximum of the scaled scores is the scaled maximum.
+    that the largest score is the largest logit.
     """
     num_tiles = (seqlen_q + BLOCK_Q - 1) // BLOCK_Q
     program = tl.program_id(0)
@@ -144,14 +144,14 @@ def flash_forward_kernel(
                     if HAS_RIGHT:
                         visible = visible & (k_pos[None, :] - q_pos[:, None] <= right)
                     scores = tl.where(visible, scores, float("-inf"))
-                new_max = tl.maximum(row_max, tl.max(scores, 1) * scale_log2)
+                new_max = tl.maximum(row_max, tl.max(scores, 1))
                 shift = new_max
                 if phase != 1:
                     # The maximum of a row that has seen nothing yet is -inf, and -inf - -inf would be NaN.
                     shift = tl.where(new_max == float("-inf"), 0.0, new_max)
-                # Fused: a product rounded before the subtraction is off by half a percent at logits of 6e4.
-                p = tl.exp2(tl.fma(scores, scale_log2, -shift[:, None]))
-                rescale = tl.exp2(row_max - shift)
+                # Subtract, then scale: scaled first, logits of 6e4 lose half a percent of their weights.
+                p = tl.exp2((scores - shift[:, None]) * scale_log2)
+                rescale = tl.exp2((row_max - shift) * scale_log2)
                 row_sum = row_sum * rescale + tl.sum(p, 1)
                 row_max = new_max
                 if phase != 1:
@@ -162,9 +162,10 @@ def flash_forward_kernel(
                     v = tl.load(v_ptrs)
                 acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
 
+    LN_2: tl.constexpr = 0.6931471805599453
     saw_nothing = row_sum == 0.0
     divisor = tl.where(saw_nothing, 1.0, row_sum)
-    lse = tl.where(saw_nothing, float("-inf"), (row_max + tl.log2(divisor)) * 0.6931471805599453)
+    lse = tl.where(saw_nothing, float("-inf"), (row_max * scale_log2 + tl.log2(divisor)) * LN_2)
     out_rows = (program // num_tiles).to(tl.int64) * seqlen_q + rows
     tl.store(lse_ptr + out_rows, lse, mask=row_exists)
     tl.store(
