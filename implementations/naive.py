@@ -15,13 +15,18 @@ from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 
 
-def _scores(q: Tensor, k: Tensor, problem: Problem) -> Tensor:
-    """Scaled logits ``[B, H, Sq, Sk]``. q is scaled before the product: in 16 bits the raw dot could overflow."""
+def _by_key_head(x: Tensor, problem: Problem) -> Tensor:
+    """``[B, H, Sq, X]`` to ``[B, G, H/G · Sq, X]``: query heads of a group become rows of one product; k and v are not copied."""
     p = problem
-    scaled = q if p.softmax_scale == 1 else q * p.softmax_scale
-    # Query heads of one group are rows of the same matrix product: no copy of k per query head.
-    grouped = scaled.reshape(p.batch, p.num_kv_heads, p.group_size * p.seqlen_q, p.head_dim)
-    return (grouped @ k.transpose(-1, -2)).view(p.batch, p.num_heads, p.seqlen_q, p.seqlen_k)
+    return (
+        x if p.group_size == 1 else x.reshape(p.batch, p.num_kv_heads, p.group_size * p.seqlen_q, x.shape[-1])
+    )
+
+
+def _by_query_head(x: Tensor, problem: Problem) -> Tensor:
+    """The way back, to ``[B, H, Sq, X]``."""
+    p = problem
+    return x if p.group_size == 1 else x.view(p.batch, p.num_heads, p.seqlen_q, x.shape[-1])
 
 
 def attention(
@@ -34,7 +39,10 @@ def attention(
     """
     p = problem
     k, v = zero_hidden(k, v, p)
-    scores = _scores(q, k, p)
+    # q is scaled before the product: in 16 bits the raw dot could overflow.
+    scaled = q if p.softmax_scale == 1 else q * p.softmax_scale
+    scores = _by_query_head(_by_key_head(scaled, p) @ k.transpose(-1, -2), p)
+    del scaled
     all_rows = p.batch * p.num_heads * p.seqlen_q
     empty = None
     if p.pairs() < all_rows * p.seqlen_k:
@@ -43,7 +51,12 @@ def attention(
             # An empty row would be -inf throughout, its softmax NaN; leave it as it is and clear its weights.
             empty = hidden.all(dim=-1, keepdim=True)
             hidden &= ~empty
-        scores = scores.masked_fill_(hidden, -torch.inf)
+        # In place where it is cheap: autograd would copy the whole of a view that is changed.
+        scores = (
+            scores.masked_fill(hidden, -torch.inf)
+            if scores._is_view()
+            else scores.masked_fill_(hidden, -torch.inf)
+        )
         del hidden
     lse = None
     if p.option("return_lse", False):
@@ -52,36 +65,50 @@ def attention(
     scores = scores.softmax(dim=-1)
     if empty is not None:
         scores = scores.masked_fill(empty, 0)
-    grouped = scores.view(p.batch, p.num_kv_heads, p.group_size * p.seqlen_q, p.seqlen_k)
-    return AttentionOutput((grouped @ v).view(p.batch, p.num_heads, p.seqlen_q, p.head_dim_v), lse)
+    return AttentionOutput(_by_query_head(_by_key_head(scores, p) @ v, p), lse)
+
+
+def _has_plain_chain(problem: Problem) -> bool:
+    """Whether the forward pass is the chain that ``cost`` adds up: plain positions, every row and key seen, a mask of one comparison."""
+    p = problem
+    return (
+        p.mode == "fwd"
+        and p.group_size == 1
+        and p.key_lengths is None
+        and p.query_start is None
+        and not p.option("return_lse", False)
+        and p.queries_seeing() == p.batch * p.num_heads * p.seqlen_q
+        and p.keys_seen() == p.batch * p.num_kv_heads * p.seqlen_k
+        and (p.mask.band() or (0, 0)).count(None) >= 1
+    )
+
+
+def _chain(problem: Problem) -> tuple[int, int]:
+    """Operand bytes and peak of that chain, with S the scores, M = Sq · Sk the mask's bytes, positions of 8 bytes.
+
+    ``q · scale``: 2 q. ``q kᵀ``: q + k + S. Mask, one for all rows and heads: positions are made and shifted, one comparison writes M,
+    inverted in place (2 M), filled in (2 S + M). Softmax: 2 S. ``p v``: S + v + out. At the peak S and its softmax are both alive.
+    """
+    p, size = problem, tensor_bytes(problem)
+    scores = p.batch * p.num_heads * p.seqlen_q * p.seqlen_k * p.dtype_bytes
+    moved = (
+        (2 * size["q"] if p.softmax_scale != 1 else 0)
+        + size["q"]
+        + size["k"]
+        + size["v"]
+        + size["out"]
+        + 4 * scores
+    )
+    if p.pairs() < p.batch * p.num_heads * p.seqlen_q * p.seqlen_k:
+        moved += 8 * (6 * p.seqlen_q + 2 * p.seqlen_k + 3) + 4 * p.seqlen_q * p.seqlen_k + 2 * scores
+    return moved, 2 * scores
 
 
 def cost(problem: Problem) -> Cost:
-    """Exact counts: dense matmuls whatever the mask, and a chain of operators over the score matrix S (forward, contiguous inputs).
-
-    ``q·scale``: 2 q. ``q kᵀ``: q + k + S. Mask (B = 1 or equal rows, one for all heads): a comparison writes M = Sq·Sk bytes from
-    positions of 8 bytes, inverts it in place (2 M), and fills (2 S + M). Softmax: 2 S. ``p v``: S + v + out.
-    """
+    """Exact counts: dense products whatever the mask; bytes of the plain forward chain (``_chain``), of others none is stated."""
     p = problem
     dense_pairs = p.batch * p.num_heads * p.seqlen_q * p.seqlen_k
-    score_bytes = dense_pairs * p.dtype_bytes
-    size = tensor_bytes(p)
-    operand_bytes = peak_bytes = None
-    masked = p.pairs() < dense_pairs
-    plain = (
-        p.key_lengths is None
-        and p.keys_seen() * p.num_heads == p.batch * p.num_kv_heads * p.seqlen_k * p.num_heads
-    )
-    one_sided = p.mask.band() is not None and None in (p.mask.band() or ())
-    if p.mode == "fwd" and plain and p.query_start is None and not p.option("return_lse", False):
-        scaling = 2 * size["q"] if p.softmax_scale != 1 else 0
-        products = size["q"] + size["k"] + size["v"] + size["out"] + 2 * score_bytes
-        operand_bytes = scaling + products + 2 * score_bytes
-        peak_bytes = 2 * score_bytes
-        if masked and one_sided and p.queries_seeing() == p.batch * p.num_heads * p.seqlen_q:
-            operand_bytes += 4 * p.seqlen_q * p.seqlen_k + 2 * score_bytes + _position_bytes(p)
-        elif masked:
-            operand_bytes = None
+    operand_bytes, peak_bytes = _chain(p) if _has_plain_chain(p) else (None, None)
     return Cost(
         flops=useful_flops(p),
         executed_flops=matmul_flops(p, dense_pairs),
@@ -96,11 +123,6 @@ def cost(problem: Problem) -> Cost:
             "peak_bytes": "B*H*n*m",
         },
     )
-
-
-def _position_bytes(problem: Problem) -> int:
-    """Placeholder until the chain below is counted."""
-    return 0
 
 
 IMPLEMENTATION = Implementation(

@@ -1,6 +1,6 @@
 """What a Transformer layer holds: anything that moves information between positions. The interface of every sequence mixer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -39,7 +39,7 @@ class Mixer(Protocol):
         self,
         x: "Tensor",
         context: "Tensor | None" = None,
-        lengths: "Tensor | None" = None,
+        lengths: "Sequence[int] | Tensor | None" = None,
         state: Any = None,
     ) -> "tuple[Tensor, Any]":
         """Mix ``x`` ``[B, S, dim]`` along S, to the same shape.

@@ -141,7 +141,7 @@ def _count_and_check(
         stack.enter_context(upstream_on(workload, rows))
         trace = stack.enter_context(trace_kernels(sample)) if interpreted else None
         counts, outputs = count_outputs(workload)
-    _fill(workload, settings, counts, predicted or counts, trace, record)
+    _fill(workload, settings, counts, predicted, trace, record)
     agreement = _graded(workload, outputs, settings, rows, scratch, bool(sample), memory_limit_bytes, record)
     if agreement is not None and trace is not None and sample:
         agreement.programs = f"{trace.programs_run} of {trace.programs_total}"
@@ -183,7 +183,7 @@ def _fill(
     workload: Workload,
     settings: MeasureSettings,
     counts: Counts,
-    predicted: Counts,
+    predicted: Counts | None,
     trace: KernelTrace | None,
     record: Record,
 ) -> None:
