@@ -55,7 +55,7 @@ def attend(
         params: its learned or random parts, if it has any.
 
     Returns:
-        ``out`` ``[B, H, Sq, Dv]``, and ``lse`` ``[B, H, Sq]`` or None.
+        ``out`` ``[B, H, Sq, Dv]``, and ``lse`` ``[B, H, Sq]`` where the implementation supports it, else None.
 
     Raises:
         UsageError: shapes that do not fit, an unknown name, or a feature that the implementation does not support.
@@ -84,7 +84,7 @@ def attend(
         query_start=query_start
         if query_start is None or isinstance(query_start, int)
         else tuple(query_start),
-        options=options or {},
+        options={**({"return_lse": True} if "lse" in chosen.supports else {}), **(options or {})},
     )
     reasons = refusals(chosen, problem)
     if reasons:
