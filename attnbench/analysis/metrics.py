@@ -29,6 +29,8 @@ class Metric:
     """What the value must stay below."""
     floor: str = ""
     """What no implementation can go below."""
+    judged: bool = False
+    """Whether the verdicts of a latency are about it."""
     kernels_only: bool = False
     """Whether only some implementations have it by nature; the others are then not listed as lacking it."""
 
@@ -42,6 +44,7 @@ LATENCY = Metric(
     record_field=("latency", "median_ms"),
     low="latency_low_ms",
     high="latency_high_ms",
+    judged=True,
 )
 PEAK_MEMORY = Metric(
     key="peak-memory",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from attnbench.analysis.metrics import Metric
 from attnbench.analysis.rows import CaseRow
 
+VALID = "valid"
 SERIES_IN_A_PANEL = 9
 """Masks share a panel only up to this many curves."""
 ORDER = {
@@ -53,6 +54,8 @@ class Point:
     limit: float | None = None
     floor: float | None = None
     reason: str = ""
+    doubts: tuple[str, ...] = ()
+    """Verdicts that speak against the value."""
 
     @property
     def failed(self) -> bool:
@@ -239,6 +242,7 @@ def _point(row: CaseRow, metric: Metric) -> Point:
         expected=number(metric.expected),
         limit=number(metric.limit),
         floor=number(metric.floor),
+        doubts=tuple(word for word in row.latency_verdict if word != VALID) if metric.judged else (),
         reason=row.why_absent(*metric.record_field) if row.is_ok and value is None else row.reason,
     )
 

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 from attnbench.analysis.metrics import LATENCY, PEAK_MEMORY, Metric
 from attnbench.analysis.rows import CaseRow
-from attnbench.analysis.series import Facet, Point, Series, facets_of, series_of
-
-VALID = "valid"
+from attnbench.analysis.series import VALID, Facet, Point, Series, facets_of, series_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +37,8 @@ class Ranking:
     """
     missing: tuple[str, ...]
     """Those that have no value at this length."""
+    doubts: tuple[str, ...]
+    """Verdicts that speak against any of the values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +157,7 @@ def rank(series: Sequence[Series], metric: Metric, facet: Facet) -> Ranking | No
         ),
         tied=tied if len(tied) > 1 else (),
         missing=tuple(one.label for one in series if one.label not in at),
+        doubts=tuple(sorted({word for point in at.values() for word in point.doubts})),
     )
 
 

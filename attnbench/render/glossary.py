@@ -4,7 +4,7 @@ import tomllib
 from functools import cache
 from importlib.resources import files
 
-from attnbench.render.words import STATUS_WORDS, VERDICT_WORDS
+from attnbench.render.words import STATUS_WORDS, VERDICT_WORDS, spaced
 
 
 def metric_meaning(key: str) -> str:
@@ -14,7 +14,7 @@ def metric_meaning(key: str) -> str:
 
 def terms() -> list[tuple[str, str]]:
     """Return ``(term, meaning)`` of every number, verdict and status that a report may show."""
-    verdicts = "; ".join(f"{word.replace('_', ' ')}: {said}" for word, said in VERDICT_WORDS.items())
+    verdicts = "; ".join(f"{spaced(word)}: {said}" for word, said in VERDICT_WORDS.items())
     statuses = "; ".join(f"{word}: {said}" for word, said in STATUS_WORDS.items())
     return [*_data()["terms"].items(), ("Doubt of a latency", f"{verdicts}."), ("Status", f"{statuses}.")]
 

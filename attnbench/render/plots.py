@@ -155,4 +155,12 @@ def _draw_legend(figure: Figure, entries: Sequence[tuple[Line2D, str]]) -> None:
 
 
 def _handle(style: Style) -> Line2D:
-    return Line2D([], [], color=hex_color(style.color), marker=style.marker, linestyle=linestyle(style))
+    return Line2D(
+        [],
+        [],
+        color=hex_color(style.color),
+        marker=style.marker,
+        fillstyle=style.fill,
+        markerfacecoloralt=hex_color("paper"),
+        linestyle=linestyle(style),
+    )

@@ -11,22 +11,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from attnbench.analysis.series import Series
 
 Dash = tuple[float, ...]
+Fill = Literal["full", "left", "top", "right", "bottom"]
+FILLS: tuple[Fill, ...] = ("full", "left", "top", "right", "bottom")
+"""How markers of one implementation are filled, by the place of the curve among its curves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How one curve looks. ``color`` is a name in the style file; ``dash`` lists on and off lengths, empty
-    for a solid line.
+    """How one curve looks.
+
+    ``color`` is a name in the style file; ``dash`` lists on and off lengths, empty for a solid line; ``fill``
+    is the part of the marker that is filled.
     """
 
     color: str
     marker: str
     dash: Dash = ()
+    fill: Fill = "full"
 
 
 @cache
@@ -51,7 +57,7 @@ class StyleBook:
             labels.setdefault(one.implementation, set()).add(one.label)
         looks = assign_looks(labels)
         self._styles = {
-            label: Style(*looks[implementation], dash_pattern(place))
+            label: Style(*looks[implementation], dash_pattern(place), FILLS[place % len(FILLS)])
             for implementation, names in labels.items()
             for place, label in enumerate(sorted(names, key=lambda label: (len(label), label)))
         }

@@ -9,7 +9,9 @@ from dataclasses import dataclass, fields
 
 from attnbench.analysis.report import Report
 from attnbench.analysis.rows import CaseRow
+from attnbench.analysis.series import VALID
 from attnbench.render.numbers import ABSENT, format_percent, format_seqlen, format_value
+from attnbench.render.words import spaced
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet would run text that starts with one of these."""
@@ -66,7 +68,7 @@ def notes(row: CaseRow) -> str:
     """Return what speaks against the latency of a case, how far its function is from softmax, and what was
     cut to check it.
     """
-    doubts = ", ".join(word.replace("_", " ") for word in row.latency_verdict if word != "valid")
+    doubts = ", ".join(spaced(word) for word in row.latency_verdict if word != VALID)
     far = (
         "" if row.softmax_distance is None else f"{format_value(row.softmax_distance, 'number')} from softmax"
     )

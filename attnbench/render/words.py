@@ -98,7 +98,9 @@ def speed_sentence(ranking: Ranking) -> str:
         for other in others
         if other.label not in ranking.tied
     ]
-    return text + (f": {_and(rest)}" if rest else "") + _without("latency", ranking.missing) + "."
+    doubt = f" (take with care: {', '.join(map(spaced, ranking.doubts))})" if ranking.doubts else ""
+    compared = f": {_and(rest)}" if rest else ""
+    return text + compared + doubt + _without("latency", ranking.missing) + "."
 
 
 def memory_sentence(ranking: Ranking) -> str:
@@ -179,7 +181,7 @@ def doubt_sentence(summary: Summary) -> str:
     """Return which latencies to take with care; empty if none."""
     if not summary.doubts:
         return ""
-    parts = [f"{count} {word.replace('_', ' ')}" for word, count in sorted(summary.doubts.items())]
+    parts = [f"{count} {spaced(word)}" for word, count in sorted(summary.doubts.items())]
     latencies = "1 latency" if summary.timed == 1 else f"{summary.timed} latencies"
     return f"Of {latencies}, take with care: {', '.join(parts)}."
 
@@ -194,6 +196,11 @@ def other_function_sentence(summary: Summary) -> str:
         f"{who} {verb} another function than softmax attention: "
         "compared on cost, judged against its own definition."
     )
+
+
+def spaced(word: str) -> str:
+    """Return a verdict as people say it: ``few samples``."""
+    return word.replace("_", " ")
 
 
 def _without(what: str, labels: Sequence[str]) -> str:

@@ -1,0 +1,72 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from attnbench.run.store import RunWriter
+from tests.analysis.synthetic import META, make_record
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    folder = tmp_path / "runs" / "quick-1"
+    meta = {key: value for key, value in META.items() if key != "schema_version"}
+    with RunWriter.create(folder, meta) as writer:
+        writer.append(make_record("naive", 256, latency_ms=1.0))
+        writer.append(make_record("naive", 512, status="oom", reason="too large"))
+    return folder
+
+
+def attnbench(*arguments, **environment):
+    command = [sys.executable, "-W", "error", "-m", "attnbench", "report", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", env={**os.environ, **environment}
+    )
+
+
+def test_the_report_lies_in_the_run_folder_and_its_path_is_the_last_line(run_folder):
+    done = attnbench(run_folder, MPLBACKEND="TkAgg", LC_ALL="C", PYTHONUTF8="0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == str(run_folder / "report.html")
+    page = (run_folder / "report.html").read_text("utf-8")
+    assert "too large" in page
+    assert (run_folder / "plots" / "latency.png").exists()
+
+
+def test_another_folder_other_formats_and_several_runs(run_folder, tmp_path):
+    done = attnbench(run_folder, run_folder, "-o", tmp_path / "out", "--format", "md,csv")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "cases.csv",
+        "report.md",
+        "samples.jsonl",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "no run 'nowhere'"),
+        (["{run}", "--format", "pdf"], "'pdf' is not a report format"),
+        (
+            ["{run}", "--format", "parquet"],
+            "this version does not write the format 'parquet'; available are html",
+        ),
+        (["{run}", "-o", "{run}/run.json/below"], "can't write the report to"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(run_folder, arguments, said):
+    done = attnbench(*(argument.format(run=run_folder) for argument in arguments))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
+
+
+def test_a_torn_line_is_told_and_the_rest_is_reported(run_folder):
+    with (run_folder / "records.jsonl").open("a") as file:
+        file.write('{"case_id": "half')
+    done = attnbench(run_folder, "--format", "csv")
+    assert done.returncode == 0
+    assert "line 3" in done.stderr
+    assert len((run_folder / "cases.csv").read_text("utf-8").splitlines()) == 3

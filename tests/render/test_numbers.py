@@ -1,0 +1,55 @@
+import pytest
+
+from attnbench.render.numbers import (
+    format_bytes,
+    format_ms,
+    format_number,
+    format_percent,
+    format_seqlen,
+    format_seqlens,
+    format_value,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0004, "0.4 µs"),
+        (0.412, "412 µs"),
+        (3.14159, "3.14 ms"),
+        (31.4159, "31.4 ms"),
+        (314.2, "314 ms"),
+        (1200.0, "1.20 s"),
+    ],
+)
+def test_durations_have_three_digits(value, text):
+    assert format_ms(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (34_359_738_368, "32.0 GiB"), (2**70, "1024 EiB")],
+)
+def test_byte_counts_are_binary(value, text):
+    assert format_bytes(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.0123, "0.012"), (3.14e-7, "3.1e-7"), (1e-7, "1e-7"), (432.1, "432"), (2e5, "2e5")],
+)
+def test_plain_numbers(value, text):
+    assert format_number(value) == text
+
+
+def test_lengths_are_said_in_k_where_they_are_whole():
+    assert [format_seqlen(n) for n in (1, 512, 1000, 1024, 1536, 4096, 131072)] == [
+        "1", "512", "1000", "1k", "1536", "4k", "128k",
+    ]  # fmt: skip
+    assert format_seqlens((256, 512)) == "256, 512"
+    assert format_seqlens((256, 512, 1024, 4096)) == "256 to 4k"
+
+
+def test_what_is_absent_is_a_dash_and_never_a_zero():
+    assert format_value(None, "ms") == format_value(None, "bytes") == format_percent(None) == "–"
+    assert (format_percent(0.176), format_percent(0.004), format_percent(0.0)) == ("18 %", "0.4 %", "0 %")
