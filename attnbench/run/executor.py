@@ -29,6 +29,16 @@ from attnbench.run.worker import Answer, Job, run_job
 
 MEASURE_TASK = "attnbench.measure.pipeline:measure_task"
 ROUTE_TASK = "attnbench.run.routing:route_task"
+PRELOAD = (
+    "torch",
+    "triton.language",
+    "attnbench.measure.pipeline",
+    # What torch imports when a case is predicted, counted and timed: more than a second each time otherwise.
+    "torch._dynamo.callback",
+    "torch._subclasses.fake_tensor",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.utils.flop_counter",
+)
 _ROUTE_TIMEOUT_S = 120.0
 _TAIL_BYTES, _TAIL_LINES = 16384, 3
 
@@ -61,7 +71,7 @@ class ExecutorSettings:
     scratch: Path | None = None
     log: Path = Path(os.devnull)
     visible_gpu: str | None = None
-    preload: tuple[str, ...] = ("torch", "triton", "triton.language", "attnbench.measure.pipeline")
+    preload: tuple[str, ...] = PRELOAD
     task: str = MEASURE_TASK
     route: str | None = ROUTE_TASK
 

@@ -124,11 +124,14 @@ def look_at_server(case: Plain, settings: Plain, context: Plain) -> Plain:
     """What the process that forked this one is like."""
     import torch
 
+    from attnbench.run.executor import PRELOAD
+
     threads = len(list(Path(f"/proc/{os.getppid()}/task").iterdir()))
     facts = {
         "threads": threads,
         "cuda_initialised": torch.cuda.is_initialized(),
         "bad_fork": torch.cuda._is_in_bad_fork(),
+        "not_loaded": [name for name in PRELOAD if name not in sys.modules],
     }
     return ok(case, settings, context) | {"provenance": {"autotune": facts}}
 

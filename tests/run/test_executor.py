@@ -12,7 +12,7 @@ import pytest
 
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
-from attnbench.run.executor import ExecutorSettings, InProcessExecutor, Isolation, LocalExecutor
+from attnbench.run.executor import PRELOAD, ExecutorSettings, InProcessExecutor, Isolation, LocalExecutor
 from tests.run import tasks
 
 GIB = 1 << 30
@@ -37,7 +37,7 @@ def make(tmp_path: Path) -> Iterator[MakeExecutor]:
 def torch_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeExecutor]:
     """One executor whose servers have torch, since that takes seconds; called, it takes other settings."""
     folder = tmp_path_factory.mktemp("torch")
-    with LocalExecutor(settings(folder, preload=("torch", "triton", "numpy"), route=None)) as executor:
+    with LocalExecutor(settings(folder, preload=PRELOAD, route=None)) as executor:
 
         def with_settings(**changes) -> LocalExecutor:
             executor.settings = replace(executor.settings, **changes)
@@ -111,8 +111,16 @@ def test_a_hanging_case_is_ended_with_all_it_started(make, tmp_path):
     assert record.status == "timeout"
     assert "after 1 s" in record.reason
     grandchild = int((tmp_path / "grandchild").read_text(encoding="ascii"))
-    assert not is_running(grandchild)
+    assert ends_soon(grandchild)
     assert executor.submit(case()).status == "ok"
+
+
+def ends_soon(pid: int) -> bool:
+    """Whether a process that was killed is gone after a moment; on a busy machine it takes one."""
+    until = time.monotonic() + 10.0
+    while is_running(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not is_running(pid)
 
 
 def is_running(pid: int) -> bool:
@@ -200,7 +208,7 @@ def test_the_fork_server_has_one_thread_and_has_touched_no_device(torch_executor
     """E11: what forks the workers never initialised CUDA, and neither did we."""
     record = torch_executor().submit(case("look_at_server"))
     assert record.status == "ok", record.reason
-    facts = {"threads": 1, "cuda_initialised": False, "bad_fork": False}
+    facts = {"threads": 1, "cuda_initialised": False, "bad_fork": False, "not_loaded": []}
     assert record.provenance.autotune == facts
     import torch
 
