@@ -28,10 +28,13 @@ def _from_object(found: Any, where: str) -> tuple[Implementation, ...]:
 
 
 def _from_module(module: ModuleType, where: str) -> tuple[Implementation, ...]:
-    for attribute in ("IMPLEMENTATIONS", "IMPLEMENTATION"):
-        if hasattr(module, attribute):
-            return _from_object(getattr(module, attribute), f"{where}:{attribute}")
-    raise UsageError(f"{where} defines neither IMPLEMENTATION nor IMPLEMENTATIONS")
+    given = [name for name in ("IMPLEMENTATION", "IMPLEMENTATIONS") if hasattr(module, name)]
+    if len(given) != 1:
+        # Both: one of them is a sibling's, imported, and which is meant can't be known.
+        raise UsageError(
+            f"{where} defines {'both' if given else 'neither'} IMPLEMENTATION {'and' if given else 'nor'} IMPLEMENTATIONS"
+        )
+    return _from_object(getattr(module, given[0]), f"{where}:{given[0]}")
 
 
 def implementation_modules() -> list[str]:
@@ -84,24 +87,24 @@ def broken_implementations() -> dict[str, str]:
     return dict(_scan()[1])
 
 
-def _load_file(path: Path) -> ModuleType:
-    resolved = path.resolve()
+def _load_file(path: str) -> ModuleType:
+    resolved = Path(path).resolve()
     if not resolved.is_file():
-        raise UsageError(f"no file {str(path)!r} to take an implementation from")
+        raise UsageError(f"no file {path!r} to take an implementation from")
     # A name of its own for each file, so that two kernel.py do not replace each other.
     name = f"attnbench_user_{resolved.stem}_{sha256(str(resolved).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, resolved)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{str(path)!r} is not a Python file")
+        raise UsageError(f"{path!r} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise UsageError(f"{str(path)!r} can't be imported: {_reason(error)}") from error
+        raise UsageError(f"{path!r} can't be imported: {_reason(error)}") from error
     return module
 
 
@@ -112,7 +115,7 @@ def get_implementations(name: str) -> tuple[Implementation, ...]:
         UsageError: nothing of that name, or what is there is not an implementation or cannot be imported.
     """
     if name.endswith(".py"):
-        return _from_module(_load_file(Path(name)), name)
+        return _from_module(_load_file(name), name)
     if ":" in name:
         module_name, _, attribute = name.partition(":")
         try:

@@ -63,7 +63,9 @@ ALIGNED = [
 
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize(("lengths", "expected"), ALIGNED, ids=str)
-def test_a05_causal_is_bottom_right_everywhere(name: str, lengths: tuple[int, int], expected: list[float]) -> None:
+def test_a05_causal_is_bottom_right_everywhere(
+    name: str, lengths: tuple[int, int], expected: list[float]
+) -> None:
     """pytorch/pytorch#103082: libraries align the diagonal top-left or bottom-right where the lengths differ."""
     seqlen_q, seqlen_k = lengths
     q, k = torch.zeros(1, 1, seqlen_q, 16), torch.zeros(1, 1, seqlen_k, 16)
@@ -83,7 +85,9 @@ def test_a07_groups_of_query_heads_share_one_key_head(name: str) -> None:
     heads = torch.tensor([0.0, 0.0, 1.0, 1.0]).view(1, 4, 1, 1)
     torch.testing.assert_close(out, heads.expand_as(out), rtol=1e-6, atol=1e-6)
     with pytest.raises(ValueError, match="num_heads=4 is not divisible by num_kv_heads=3"):
-        attend(q, torch.zeros(1, 3, 6, 16), torch.zeros(1, 3, 6, 16), implementation=name, mask=causal_for(name))
+        attend(
+            q, torch.zeros(1, 3, 6, 16), torch.zeros(1, 3, 6, 16), implementation=name, mask=causal_for(name)
+        )
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -120,7 +124,9 @@ def test_a09_expanded_heads_receive_the_summed_gradient(name: str) -> None:
     generator = torch.Generator().manual_seed(2)
     q = torch.randn(1, 3, 33, 16, generator=generator)
     one_k, one_v = (torch.randn(1, 1, 33, 16, generator=generator).requires_grad_() for _ in range(2))
-    attend(q, one_k.expand(1, 3, 33, 16), one_v.expand(1, 3, 33, 16), implementation=name, mask=mask).out.sum().backward()
+    attend(
+        q, one_k.expand(1, 3, 33, 16), one_v.expand(1, 3, 33, 16), implementation=name, mask=mask
+    ).out.sum().backward()
     grouped_k, grouped_v = (x.detach().clone().requires_grad_() for x in (one_k, one_v))
     attend(q, grouped_k, grouped_v, implementation=name, mask=mask).out.sum().backward()
     torch.testing.assert_close(one_k.grad, grouped_k.grad, rtol=1e-4, atol=1e-5)
@@ -134,7 +140,9 @@ def test_a11_float16_logits_that_overflow_before_scaling(name: str) -> None:
     v = torch.randn(1, 1, 4, 64, generator=torch.Generator().manual_seed(0)).half()
     out = attend(q, q, v, implementation=name, mask=Full()).out
     assert torch.isfinite(out).all()
-    torch.testing.assert_close(out, v.float().mean(dim=2, keepdim=True).half().expand_as(out), rtol=2e-3, atol=1e-3)
+    torch.testing.assert_close(
+        out, v.float().mean(dim=2, keepdim=True).half().expand_as(out), rtol=2e-3, atol=1e-3
+    )
 
 
 def carved(*shape: int) -> Tensor:
@@ -183,7 +191,8 @@ def test_a15_empty_inputs_have_shapes_zeros_and_gradients(name: str, shape: dict
     batch, seqlen_q, seqlen_k = shape["batch"], shape["seqlen_q"], shape["seqlen_k"]
     differentiable = able(name, **shape, num_heads=2, head_dim=16, mask=mask, mode="fwd_bwd")
     q, k, v = (
-        torch.randn(batch, 2, length, 16, requires_grad=differentiable) for length in (seqlen_q, seqlen_k, seqlen_k)
+        torch.randn(batch, 2, length, 16, requires_grad=differentiable)
+        for length in (seqlen_q, seqlen_k, seqlen_k)
     )
     out, lse = attend(q, k, v, implementation=name, mask=mask)
     assert out.shape == (batch, 2, seqlen_q, 16)
@@ -192,7 +201,9 @@ def test_a15_empty_inputs_have_shapes_zeros_and_gradients(name: str, shape: dict
         assert lse.shape == (batch, 2, seqlen_q)
         assert bool((lse == -math.inf).all())
     if differentiable:
-        for gradient, leaf in zip(torch.autograd.grad(out.sum(), (q, k, v), allow_unused=True), (q, k, v), strict=True):
+        for gradient, leaf in zip(
+            torch.autograd.grad(out.sum(), (q, k, v), allow_unused=True), (q, k, v), strict=True
+        ):
             assert gradient is not None
             assert torch.equal(gradient, torch.zeros_like(leaf))
 

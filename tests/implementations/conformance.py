@@ -31,7 +31,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     "grouped": {"seqlen_q": 65, "num_heads": 6, "num_kv_heads": 2},
     "multi-query": {"seqlen_q": 33, "num_heads": 4, "num_kv_heads": 1, "batch": 2},
     "key-lengths": {"seqlen_q": 70, "batch": 4, "key_lengths": (0, 1, 33, 70)},
-    "ragged-starts": {"seqlen_q": 9, "seqlen_k": 80, "batch": 3, "query_start": (0, 40, 71), "key_lengths": (9, 49, 80)},
+    "ragged-starts": {
+        "seqlen_q": 9,
+        "seqlen_k": 80,
+        "batch": 3,
+        "query_start": (0, 40, 71),
+        "key_lengths": (9, 49, 80),
+    },
     "rows-see-nothing": {"seqlen_q": 40, "batch": 2, "query_start": (-15, 0)},
     "narrow-values": {"seqlen_q": 50, "head_dim": 32, "head_dim_v": 16},
     "wide-values": {"seqlen_q": 50, "head_dim": 16, "head_dim_v": 40},
@@ -52,7 +58,13 @@ def masks_for(implementation: Implementation) -> list[Mask]:
 def _is_covered_elsewhere(name: str, mask: Mask, shape_name: str) -> bool:
     """Dense implementations treat every window alike, and a forced backend of SDPA is the same code as ``sdpa``: a sample is enough."""
     if name.startswith("sdpa-"):
-        return mask not in (Causal(), SlidingWindow(1)) or shape_name in ("n7", "n63", "n64", "n129", "multi-query")
+        return mask not in (Causal(), SlidingWindow(1)) or shape_name in (
+            "n7",
+            "n63",
+            "n64",
+            "n129",
+            "multi-query",
+        )
     return name in ("naive", "sdpa") and mask.name == "sliding-window" and mask != SlidingWindow(7)
 
 
@@ -100,7 +112,9 @@ def run(
     found = torch.autograd.grad(result.out, leaves, inputs["grad_out"], allow_unused=True)
     assert all(gradient is not None for gradient in found), "a gradient is missing, not zero"
     gradients = dict(zip(("dq", "dk", "dv"), found, strict=True))
-    return AttentionOutput(result.out.detach(), None if result.lse is None else result.lse.detach()), gradients
+    return AttentionOutput(
+        result.out.detach(), None if result.lse is None else result.lse.detach()
+    ), gradients
 
 
 def graded(name: str, problem: Problem) -> Agreement:

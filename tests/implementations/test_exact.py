@@ -35,7 +35,9 @@ def every(*modes: str, **shape: Any) -> Iterator[Any]:
     for name, implementation in find_implementations().items():
         for mask in causal_masks(implementation):
             for dtype in DTYPES:
-                problem = Problem(**{"num_heads": 2, "head_dim": 16, **shape}, mask=mask, dtype=dtype, mode=modes[0])
+                problem = Problem(
+                    **{"num_heads": 2, "head_dim": 16, **shape}, mask=mask, dtype=dtype, mode=modes[0]
+                )
                 best = [p for mode in modes if not refusals(implementation, p := problem.replace(mode=mode))]
                 if best:
                     yield pytest.param(name, best[0], id=f"{name}-{mask.slug}-{dtype}-{best[0].mode}")
@@ -88,7 +90,10 @@ def test_batch_slots_do_not_touch_each_other(name: str, problem: Problem) -> Non
     for tensor in changed.values():
         tensor[1] = torch.randn(tensor[1].shape)
     after, gradients_after = run(implementation, problem, changed)
-    for one, other in [(before.out, after.out), *((gradients_before[k], gradients_after[k]) for k in gradients_before)]:
+    for one, other in [
+        (before.out, after.out),
+        *((gradients_before[k], gradients_after[k]) for k in gradients_before),
+    ]:
         assert torch.equal(one[[0, 2]], other[[0, 2]])
     assert not torch.equal(before.out[1], after.out[1])
 
@@ -106,14 +111,21 @@ HIDDEN: dict[str, Callable[[Mask], dict[str, Any]]] = {
 
 def hidden_cases() -> Iterator[Any]:
     for name, implementation in find_implementations().items():
-        masks = [*causal_masks(implementation)[:3], *([Full()] if "mask:full" in implementation.supports else [])]
+        masks = [
+            *causal_masks(implementation)[:3],
+            *([Full()] if "mask:full" in implementation.supports else []),
+        ]
         for mask in masks:
             for shape_name, shape in HIDDEN.items():
                 for dtype in DTYPES:
                     problem = Problem(**shape(mask), num_heads=4, num_kv_heads=2, head_dim=16, dtype=dtype)
                     if problem.keys_seen() == problem.batch * 2 * problem.seqlen_k:
                         continue
-                    modes = [p for m in ("fwd_bwd", "fwd") if not refusals(implementation, p := problem.replace(mode=m))]
+                    modes = [
+                        p
+                        for m in ("fwd_bwd", "fwd")
+                        if not refusals(implementation, p := problem.replace(mode=m))
+                    ]
                     if modes:
                         yield pytest.param(name, modes[0], id=f"{name}-{mask.slug}-{shape_name}-{dtype}")
 
@@ -124,7 +136,9 @@ def hidden_slots(problem: Problem) -> Tensor:
     for b in range(problem.batch):
         seen = torch.zeros(problem.seqlen_k, dtype=torch.bool)
         limit = problem.key_limits[b]
-        seen[:limit] = torch.from_numpy(problem.mask.keys_seen(problem.seqlen_q, limit, problem.query_starts[b]))
+        seen[:limit] = torch.from_numpy(
+            problem.mask.keys_seen(problem.seqlen_q, limit, problem.query_starts[b])
+        )
         rows.append(~seen)
     return torch.stack(rows)
 
@@ -145,10 +159,14 @@ def test_what_lies_in_hidden_slots_never_leaks(name: str, problem: Problem, pois
     for key, gradient in gradients.items():
         assert torch.equal(gradient, expected_gradients[key])
         if key in ("dk", "dv"):
-            assert torch.equal(gradient.masked_select(hidden), torch.zeros(int(hidden.sum()) * 2 * 16, dtype=gradient.dtype))
+            assert torch.equal(
+                gradient.masked_select(hidden), torch.zeros(int(hidden.sum()) * 2 * 16, dtype=gradient.dtype)
+            )
 
 
-@pytest.mark.parametrize(("name", "problem"), list(every("fwd_bwd", "fwd", seqlen_q=40, batch=2, query_start=(-15, 0))))
+@pytest.mark.parametrize(
+    ("name", "problem"), list(every("fwd_bwd", "fwd", seqlen_q=40, batch=2, query_start=(-15, 0)))
+)
 def test_rows_that_see_nothing_are_zero(name: str, problem: Problem) -> None:
     implementation = find_implementations()[name]
     if "lse" in implementation.supports:
@@ -168,7 +186,9 @@ def test_rows_that_see_nothing_are_zero(name: str, problem: Problem) -> None:
 @pytest.mark.parametrize("name", WINDOWED)
 def test_a_window_of_one_returns_v(name: str, dtype: str) -> None:
     implementation = find_implementations()[name]
-    problem = Problem(seqlen_q=70, num_heads=4, num_kv_heads=2, head_dim=16, mask=SlidingWindow(1), dtype=dtype)
+    problem = Problem(
+        seqlen_q=70, num_heads=4, num_kv_heads=2, head_dim=16, mask=SlidingWindow(1), dtype=dtype
+    )
     inputs = make_inputs(problem, seed=6)
     result, _ = run(implementation, problem, inputs)
     assert torch.equal(result.out, inputs["v"].repeat_interleave(2, dim=1))
@@ -176,13 +196,20 @@ def test_a_window_of_one_returns_v(name: str, dtype: str) -> None:
 
 def views(inputs: Inputs, problem: Problem) -> dict[str, Inputs]:
     """The same numbers in other strides: heads behind length, slices of a wider tensor, a stride of 0, a reversed layout."""
-    wide = {key: torch.cat([t, torch.full_like(t, float("nan"))], dim=-1)[..., : t.shape[-1]] for key, t in inputs.items()}
+    wide = {
+        key: torch.cat([t, torch.full_like(t, float("nan"))], dim=-1)[..., : t.shape[-1]]
+        for key, t in inputs.items()
+    }
     return {
         "transposed": {key: t.transpose(1, 2).contiguous().transpose(1, 2) for key, t in inputs.items()},
         "sliced": wide,
         "columns": {key: t.transpose(-1, -2).contiguous().transpose(-1, -2) for key, t in inputs.items()},
         "expanded": {
-            key: t[:, :1].expand(t.shape) if key in ("k", "v") else t[:, :, :1].expand(t.shape) if key == "grad_out" else t
+            key: t[:, :1].expand(t.shape)
+            if key in ("k", "v")
+            else t[:, :, :1].expand(t.shape)
+            if key == "grad_out"
+            else t
             for key, t in inputs.items()
         },
     }

@@ -33,7 +33,11 @@ def values(*numbers: float) -> torch.Tensor:
     ],
 )
 def test_only_equal_finite_values_pass(
-    reference: tuple[float, ...], actual: tuple[float, ...], passes: bool, nonfinite: int, nonfinite_reference: int
+    reference: tuple[float, ...],
+    actual: tuple[float, ...],
+    passes: bool,
+    nonfinite: int,
+    nonfinite_reference: int,
 ) -> None:
     graded = grade(values(*actual).float(), values(*reference), values(*reference))
     assert (graded.verdict == "ok") is passes
@@ -47,7 +51,10 @@ def test_minus_infinity_agrees_with_itself_in_lse_alone() -> None:
     pair = values(-INF, 1.0)
     assert grade(pair.float(), pair, pair, name="lse").verdict == "ok"
     assert grade(pair.float(), pair, pair, name="out").verdict == "nonfinite"
-    assert grade(values(-INF, 1.0).float(), values(0.0, 1.0), values(0.0, 1.0), name="lse").verdict == "nonfinite"
+    assert (
+        grade(values(-INF, 1.0).float(), values(0.0, 1.0), values(0.0, 1.0), name="lse").verdict
+        == "nonfinite"
+    )
     assert grade(values(0.0, 1.0).float(), pair, pair, name="lse").verdict == "nonfinite"
 
 
@@ -122,7 +129,11 @@ def test_the_a_priori_bound_holds_for_the_baseline(dtype: str) -> None:
 
 
 def test_the_worst_part_is_named() -> None:
-    parts = {"out": Error(verdict="ok", budget_used=0.9), "dq": Error(verdict="nonfinite"), "dk": Error(verdict="ok")}
+    parts = {
+        "out": Error(verdict="ok", budget_used=0.9),
+        "dq": Error(verdict="nonfinite"),
+        "dk": Error(verdict="ok"),
+    }
     assert worst_verdict(parts) == ("dq", "nonfinite")
 
 
