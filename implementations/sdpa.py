@@ -96,7 +96,7 @@ def attention(
 def backend_that_ran(operators: Sequence[str]) -> str | None:
     """Name the SDPA backend by the operators that were seen; ``math`` is the one made of plain products."""
     for operator in operators:
-        name = operator.removeprefix("aten.").split(".")[0]
+        name = operator.removeprefix("aten.").removeprefix("aten::").split(".")[0].removesuffix("_backward")
         if name in OPERATORS:
             return OPERATORS[name]
     return "math" if any("bmm" in operator for operator in operators) else None
