@@ -70,7 +70,7 @@ print(*sorted({"numpy", "rich", "msgspec", "jinja2", "torch"} & set(sys.modules)
         ),
         (
             ["show", "quick", "--implementation", "./gone.py"],
-            "no file 'gone.py' to take an implementation from",
+            "no file './gone.py' to take an implementation from",
         ),
     ],
 )

@@ -90,7 +90,7 @@ Write = Callable[[str], Path]
             3,
             "unknown implementation 'naiv' (did you mean 'naive'?)",
         ),
-        ('[[sweep]]\nseqlen = 4\nimplementation = "./gone.py"', 3, "no file 'gone.py'"),
+        ('[[sweep]]\nseqlen = 4\nimplementation = "./gone.py"', 3, "no file './gone.py'"),
         (
             '[[sweep]]\nseqlen = 4\nimplementation = "attnbench.gone:THING"',
             3,

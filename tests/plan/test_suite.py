@@ -204,8 +204,8 @@ def test_variants_of_a_file(two_sweeps: Path, tmp_path: Path) -> None:
         """
 from dataclasses import replace
 from attnbench.contract.discovery import get_implementation
-IMPLEMENTATION = replace(get_implementation("naive"), name="mine")
-IMPLEMENTATIONS = (IMPLEMENTATION, replace(IMPLEMENTATION, name="other"))
+MINE = replace(get_implementation("naive"), name="mine")
+IMPLEMENTATIONS = (MINE, replace(MINE, name="other"))
 """
     )
     suite = load_suite(two_sweeps, implementations=[str(kernel)], seqlens=[8], device="cpu")
