@@ -102,7 +102,7 @@ def _draw_series(axes: Axes, series: Series, style: Style, over: int) -> None:
         seqlens,
         curve,
         color=color,
-        alpha=0.4 if over else 1.0,
+        alpha=0.55 if over else 1.0,
         marker=style.marker,
         fillstyle=style.fill,
         markerfacecoloralt=hex_color("paper"),

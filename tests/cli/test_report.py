@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from attnbench.cli import main
 from attnbench.run.store import RunWriter
 from tests.analysis.synthetic import META, make_record
 
@@ -54,19 +55,22 @@ def test_another_folder_other_formats_and_several_runs(run_folder, tmp_path):
             "this version does not write the format 'parquet'; available are html",
         ),
         (["{run}", "-o", "{run}/run.json/below"], "can't write the report to"),
+        ([], "missing argument 'RUN...'"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(run_folder, arguments, said):
-    done = attnbench(*(argument.format(run=run_folder) for argument in arguments))
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert said in done.stderr
+def test_a_mistake_is_one_line_and_exit_code_2(run_folder, capsys, arguments, said):
+    with pytest.raises(SystemExit) as stop:
+        main(["report", *(argument.format(run=run_folder) for argument in arguments)])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
 
 
-def test_a_torn_line_is_told_and_the_rest_is_reported(run_folder):
+def test_a_torn_line_is_told_and_the_rest_is_reported(run_folder, capsys):
     with (run_folder / "records.jsonl").open("a") as file:
         file.write('{"case_id": "half')
-    done = attnbench(run_folder, "--format", "csv")
-    assert done.returncode == 0
-    assert "line 3" in done.stderr
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(run_folder), "--format", "csv"])
+    assert stop.value.code == 0
+    assert "line 3" in capsys.readouterr().err
     assert len((run_folder / "cases.csv").read_text("utf-8").splitlines()) == 3
