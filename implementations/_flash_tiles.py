@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from attnbench.contract.problem import Problem
 
 OPTIONS = ("block_q", "block_k", "num_warps", "num_stages")
-WITHOUT_DRIVER = "sm_80"
+OLDEST = 80
+"""Compute capability 8.0: the oldest with an entry; it stands in where there is no driver to ask."""
 SMALLEST_BLOCK = 16
 """What a matmul of the kernel takes at least, along every axis."""
 
@@ -47,27 +48,27 @@ def table_tile(target: str, dtype_bytes: int, width: int) -> Tile:
 def table_target(capability: int) -> str:
     """Return the table's name for a compute capability (``89`` for 8.9): its own or the nearest older one."""
     listed = [int(name.removeprefix("sm_")) for name in tile_table() if name.startswith("sm_")]
-    return f"sm_{max((target for target in listed if target <= capability), default=min(listed))}"
+    return f"sm_{max((target for target in listed if target <= capability), default=OLDEST)}"
 
 
-def _cuda_target() -> str:
-    """Name the current GPU, without initialising CUDA in a process that has not done so itself."""
+def _capability() -> int | None:
+    """Ask for the current GPU's, without initialising CUDA in a process that has not done so itself."""
     import torch
 
     if torch.cuda.is_initialized():
         major, minor = torch.cuda.get_device_capability()
-        return table_target(10 * major + minor)
-    return _target_by_driver()
+        return 10 * major + minor
+    return _capability_by_driver()
 
 
 @cache
-def _target_by_driver() -> str:
+def _capability_by_driver() -> int | None:
     from attnbench.device.hardware import cuda_devices
 
     for device in cuda_devices()[:1]:
         if device.facts["compute_capability"]:
-            return table_target(int(device.facts["compute_capability"].replace(".", "")))
-    return WITHOUT_DRIVER
+            return int(device.facts["compute_capability"].replace(".", ""))
+    return None
 
 
 def tile_for(problem: Problem) -> Tile:
@@ -77,7 +78,7 @@ def tile_for(problem: Problem) -> Tile:
     an interpreted step costs about the same whatever its size.
     """
     p = problem
-    target = "cpu" if p.device == "cpu" else _cuda_target()
+    target = "cpu" if p.device == "cpu" else table_target(_capability() or OLDEST)
     tile = table_tile(target, p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v)))
     if target != "cpu":
         tile = tile._replace(block_q=min(tile.block_q, padded_width(p.seqlen_q)))
@@ -86,8 +87,11 @@ def tile_for(problem: Problem) -> Tile:
 
 
 def tile_faults(problem: Problem) -> list[str]:
-    """Return what is wrong with the tile options; empty if nothing."""
+    """Return what is wrong with the tile options or the GPU; empty if nothing."""
     faults = []
+    capability = None if problem.device == "cpu" else _capability()
+    if capability is not None and capability < OLDEST:
+        faults.append(f"compute capability {capability / 10} is older than {OLDEST / 10}")
     for name in OPTIONS:
         value = problem.option(name)
         smallest = SMALLEST_BLOCK if name.startswith("block") else 1

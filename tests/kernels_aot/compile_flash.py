@@ -16,27 +16,34 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.compiler import ASTSource
 
+from attnbench.contract.problem import DTYPE_BYTES
 from attnbench.implementations._flash_kernel import flash_forward_kernel
-from attnbench.implementations._flash_tiles import padded_width, table_target, table_tile
+from attnbench.implementations._flash_tiles import (
+    SMALLEST_BLOCK,
+    Tile,
+    padded_width,
+    table_target,
+    table_tile,
+)
 
 ELEMENTS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 INNERMOST = ("stride_qd", "stride_kd", "stride_vd")
+ONES_OF_DECODING = ("seqlen_q", "group_size")
 
 
-def source(dtype: str, head_dim: int, block_q: int, block_k: int, left: bool, right: bool) -> ASTSource:
-    """Return the kernel with the types and divisibilities that a launch on contiguous tensors gives it."""
+def source(dtype: str, head_dim: int, tile: Tile, left: bool, right: bool, decode: bool) -> ASTSource:
+    """Return the kernel with the types, ones and divisibilities of a launch on contiguous tensors."""
     constants = {
         "HEAD_DIM": head_dim,
         "VALUE_DIM": head_dim,
         "BLOCK_D": padded_width(head_dim),
         "BLOCK_DV": padded_width(head_dim),
-        "BLOCK_Q": block_q,
-        "BLOCK_K": block_k,
+        "BLOCK_Q": tile.block_q,
+        "BLOCK_K": tile.block_k,
         "HAS_LEFT": left,
         "HAS_RIGHT": right,
         "QUERY_SIGN": 1,
-        **dict.fromkeys(INNERMOST, 1),
+        **dict.fromkeys((*INNERMOST, *(ONES_OF_DECODING if decode else ())), 1),
     }
     pointers = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), f"*{ELEMENTS[dtype]}")
     special = {**pointers, "lse_ptr": "*fp32", "bounds_ptr": "*i32", "scale_log2": "fp32"}
@@ -73,14 +80,17 @@ def assembled(ptx: str, capability: int) -> dict[str, int]:
     return {"registers": max(map(int, registers)), "spill_bytes": sum(map(int, spills))}
 
 
-def build(capability: int, dtype: str, head_dim: int, left: bool, right: bool) -> dict[str, Any]:
-    """Compile with the tile of the table and return what the target makes of it."""
-    width = padded_width(head_dim)
-    block_q, block_k, num_warps, num_stages = table_tile(table_target(capability), BYTES[dtype], width)
+def build(
+    capability: int, dtype: str, head_dim: int, left: bool, right: bool, decode: bool = False
+) -> dict[str, Any]:
+    """Compile with the table's tile (the shortest, if decoding); return what the target makes of it."""
+    tile = table_tile(table_target(capability), DTYPE_BYTES[dtype], padded_width(head_dim))
+    if decode:
+        tile = tile._replace(block_q=SMALLEST_BLOCK)
     compiled = compile_kernel(
-        source(dtype, head_dim, block_q, block_k, left, right),
+        source(dtype, head_dim, tile, left, right, decode),
         target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True},
+        options={"num_warps": tile.num_warps, "num_stages": tile.num_stages, "enable_fp_fusion": True},
     )
     ptx = compiled.asm["ptx"]
     return {

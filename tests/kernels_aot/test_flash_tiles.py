@@ -9,15 +9,20 @@ from typing import Any
 
 import pytest
 
-SHARED_LIMITS = {75: 65536, 80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
+SHARED_LIMITS = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 """Bytes a block may have (CUDA C++ Programming Guide, technical specifications)."""
-FORMS = {"full": (False, False), "causal": (False, True), "window": (True, True)}
+FORMS = {
+    "full": {"left": False, "right": False},
+    "causal": {"left": False, "right": True},
+    "window": {"left": True, "right": True},
+    "decode": {"left": False, "right": False, "decode": True},
+}
 
 ORDINARY = [
     (80, "bfloat16", 64, "causal"),
     (80, "float32", 64, "causal"),
-    (86, "float16", 64, "window"),
-    (86, "float16", 128, "causal"),
+    (86, "float16", 128, "window"),
+    (90, "float16", 128, "decode"),
     (86, "bfloat16", 256, "causal"),
     (90, "bfloat16", 64, "causal"),
     (90, "bfloat16", 128, "window"),
@@ -26,9 +31,9 @@ ORDINARY = [
 ALL = [
     (capability, dtype, head_dim, form)
     for capability in SHARED_LIMITS
-    for dtype in ("bfloat16" if capability > 75 else "float16", "float32")
+    for dtype in ("bfloat16", "float32")
     for head_dim in (64, 80, 128, 256)
-    for form in ("full", "window")
+    for form in ("full", "window", "decode")
     if (capability, dtype, head_dim, form) not in ORDINARY
 ]
 
@@ -36,8 +41,8 @@ ALL = [
 def compiled(builds: list[tuple[int, str, int, str]], cache: Path) -> dict[Any, dict[str, Any]]:
     """Compile all in one process and return the results by build."""
     requests = [
-        json.dumps({"capability": c, "dtype": d, "head_dim": h, "left": FORMS[f][0], "right": FORMS[f][1]})
-        for c, d, h, f in builds
+        json.dumps({"capability": capability, "dtype": dtype, "head_dim": head_dim, **FORMS[form]})
+        for capability, dtype, head_dim, form in builds
     ]
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     done = subprocess.run(
