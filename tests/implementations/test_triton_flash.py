@@ -275,6 +275,19 @@ def test_more_programs_than_a_second_grid_axis_holds():
     assert torch.isnan(out[1:]).all(), "rows that no program computed must not look like results"
 
 
+@pytest.mark.parametrize("mask", [Full(), Causal(), SlidingWindow(4096), SlidingWindow(4096, causal=False)])
+def test_leading_terms_lead(mask):
+    """At 128k tokens what people write differs from the exact count by edges alone."""
+    problem = Problem(seqlen_q=1 << 17, num_heads=8, num_kv_heads=2, dtype="float16", mask=mask)
+    cost = FLASH.cost(problem)
+    letters = {"B": 1, "H": 8, "G": 2, "n": 1 << 17, "m": 1 << 17, "d": 64, "e": 64, "W": 4096}
+    for quantity, exact in cost.theory().items():
+        if quantity in cost.leading:
+            term = cost.leading_term(quantity)
+            value = float(term.subs({symbol: letters[symbol.name] for symbol in term.free_symbols}))
+            assert value == pytest.approx(exact, rel=0.1), quantity
+
+
 # The operator, and what is refused.
 
 
@@ -349,18 +362,39 @@ def test_why_bfloat16_is_refused(dtype, right):
     assert torch.equal(out, a.float() @ b.float()) is right
 
 
-def test_the_cpu_needs_the_interpreter():
-    """In a process that does not interpret, the error names the variable to set."""
-    script = (
-        "import torch, attnbench\n"
-        "x = torch.ones(1, 1, 4, 16)\n"
-        "try:\n"
-        "    attnbench.attend(x, x, x, implementation='triton-flash')\n"
-        "except RuntimeError as error:\n"
-        "    print(error)\n"
-    )
+NOT_INTERPRETING = """
+import torch, attnbench
+x = torch.ones(1, 1, 4, 16)
+try:
+    attnbench.attend(x, x, x, implementation="triton-flash")
+except RuntimeError as error:
+    print(error)
+"""
+WITHOUT_TRITON = """
+import sys
+sys.modules["triton"] = None
+import attnbench
+from attnbench.contract.discovery import broken_implementations
+print(sorted(attnbench.find_implementations()), broken_implementations())
+"""
+
+
+def in_another_process(script: str) -> str:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
     )
-    assert "set TRITON_INTERPRET=1" in done.stdout
+    return done.stdout
+
+
+def test_the_cpu_needs_the_interpreter():
+    assert "set TRITON_INTERPRET=1" in in_another_process(NOT_INTERPRETING)
+
+
+def test_without_triton_only_this_implementation_is_missing():
+    found, broken = in_another_process(WITHOUT_TRITON).split("] ", 1)
+    assert "'naive'" in found
+    assert "'sliding-window'" in found
+    assert "triton-flash" not in found
+    assert "triton_flash" in broken
+    assert "sliding" not in broken
