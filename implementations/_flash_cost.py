@@ -163,5 +163,4 @@ def _lines(values: NDArray[np.int64]) -> list[tuple[int, int]]:
         if turn >= first + 1:
             runs.append((first, turn))
             first = turn + 1
-    runs.append((first, values.shape[1] - 1))
-    return [(first, last) for first, last in runs if first <= last]
+    return [*runs, (first, values.shape[1] - 1)]

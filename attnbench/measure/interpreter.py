@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnbench.contract.implementation import Implementation
 from attnbench.contract.problem import Problem
@@ -96,6 +97,17 @@ class KernelTrace:
     def programs_total(self) -> int:
         """Programs of the true grids, over all launches."""
         return sum(launch.programs_total for launch in self.launches)
+
+    def computed_rows(self, batch: int, num_heads: int, seqlen_q: int) -> NDArray[np.bool_]:
+        """Mark the query rows ``[B, H, Sq]`` that every launch computed: all, unless one was sampled."""
+        computed = np.ones((batch, num_heads, seqlen_q), dtype=np.bool_)
+        for launch in self.launches:
+            if launch.sample is not None:
+                reached = np.zeros_like(computed)
+                for row in launch.sample.rows:
+                    reached[row.batch, row.head, row.start : row.stop] = True
+                computed &= reached
+        return computed
 
 
 def sample_kernels(implementation: Implementation, problem: Problem) -> dict[str, ProgramSample]:
