@@ -29,7 +29,9 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     case_timeout_s: Annotated[float, Meta(gt=0, description="seconds above 0 that a case may take")] = 120.0
     latency_budget_s: Annotated[float, Meta(gt=0, description="seconds above 0 for a case's samples")] = 1.0
     warmup_s: Annotated[float, Meta(ge=0, description="seconds of calls before samples, 0 or more")] = 0.2
-    min_samples: Annotated[int, Meta(ge=1, description="samples taken whatever the budget, 1 or more")] = 10
+    min_samples: Annotated[
+        int, Meta(ge=1, description="samples before the budget may end early, 1 or more")
+    ] = 10
     seed: Annotated[int, Meta(ge=0, description="seed of every input and parameter, 0 or more")] = 42
     reference_rows: Annotated[
         int, Meta(ge=1, description="most query rows a head of the float64 reference, 1 or more")
