@@ -1,4 +1,7 @@
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 from attnbench.analysis.provenance import MOST_FACTS, run_facts, run_labels
 from attnbench.analysis.report import build_report
@@ -35,7 +38,13 @@ def test_a_run_on_a_gpu_names_the_gpu():
 
 
 def test_a_foreign_or_empty_run_json_is_no_error():
-    nonsense = {"suite": 3, "environment": [], "versions": "x", "revision": "abc", "command": None}
+    nonsense: dict[str, Any] = {
+        "suite": 3,
+        "environment": [],
+        "versions": "x",
+        "revision": "abc",
+        "command": None,
+    }
     facts = run_facts("label", make_run([], **nonsense))
     assert (facts.suite, facts.hardware, facts.software, facts.revision, facts.command) == (
         "3",
@@ -59,3 +68,10 @@ def test_planned_cases_without_a_record_are_counted():
     record = make_record()
     run = make_run([record], cases={record.case_id: record.case, "attention/other": {}})
     assert run_facts("label", run).missing == 1
+
+
+def test_analysis_loads_no_heavy_library():
+    heavy = ("torch", "triton", "pandas", "matplotlib", "sympy")
+    code = f"import sys, attnbench.analysis.report; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

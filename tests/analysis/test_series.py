@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from attnbench.analysis.metrics import ERROR, LATENCY, METRICS, OPERAND_BYTES, PEAK_MEMORY, REQUESTED_BYTES
@@ -56,7 +58,7 @@ def test_a_fine_case_without_the_quantity_is_absent_with_the_reason():
 
 
 def test_what_is_not_comparable_is_not_in_one_panel():
-    variants = [
+    variants: list[dict[str, Any]] = [
         {},
         {"mode": "bwd"},
         {"dtype": "float16"},
@@ -109,7 +111,9 @@ def test_only_kernels_are_listed_under_requested_bytes():
 
 
 def test_facets_come_in_reading_order_and_constants_are_said_once():
-    keys = [{"mode": mode, "level": level} for level in ("model", "attention") for mode in ("fwd_bwd", "fwd")]
+    keys: list[dict[str, Any]] = [
+        {"mode": mode, "level": level} for level in ("model", "attention") for mode in ("fwd_bwd", "fwd")
+    ]
     facets = list(facets_of(rows(*(make_record(**key) for key in keys))))
     assert [(facet.level, facet.mode) for facet in facets] == [
         ("attention", "fwd"),
