@@ -1,6 +1,7 @@
 """Devices of cases. In: ``auto``, ``cpu``, ``cuda``, ``cuda:i``. Out: a case's kind, the run's index."""
 
 import re
+from collections.abc import Collection
 from typing import Literal
 
 from attnbench.contract.errors import UsageError, nearest
@@ -21,6 +22,20 @@ def device_kind(device: str, *, must_exist: bool = True) -> Literal["cpu", "cuda
     if must_exist:
         require_device(device)
     return "cpu" if device == "cpu" else "cuda"
+
+
+def device_kinds(devices: Collection[str], *, must_exist: bool = True) -> list[str]:
+    """Return the kinds of a suite's devices, each once.
+
+    Raises:
+        UsageError: as `device_kind`, or one of several GPUs is named: that belongs to the run, not to its cases.
+    """
+    for device in devices:
+        if ":" in device:
+            raise UsageError(
+                f"device {device!r}: a suite says cuda; `--device {device}` chooses one of several"
+            )
+    return list(dict.fromkeys(device_kind(device, must_exist=must_exist) for device in devices))
 
 
 def device_index(device: str | None) -> int | None:

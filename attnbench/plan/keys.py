@@ -14,6 +14,7 @@ from .settings import MeasureSettings
 T = TypeVar("T")
 Axis: TypeAlias = T | list[T] | UnsetType
 Size = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
 Table = dict[str, Any]
 
 WHOLE = Meta(description="a whole number, or a list of them")
@@ -31,7 +32,9 @@ class CaseKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     device: Annotated[Axis[str], Meta(description="auto (cuda if there is one), cpu or cuda")] = UNSET
     dtype: Annotated[Axis[Dtype], Meta(description="float64, float32, float16 or bfloat16")] = UNSET
     compile: Annotated[Axis[bool], Meta(description="true or false: go through torch.compile")] = UNSET
-    threads: Annotated[Axis[Size], Meta(description="CPU threads; the harness's choice without")] = UNSET
+    threads: Annotated[
+        Axis[Count], Meta(description="CPU threads, 1 or more; the harness's choice without")
+    ] = UNSET
     cache: Annotated[Axis[CacheState], Meta(description="cold or warm: the cache before each sample")] = UNSET
     mode: Annotated[Axis[Mode], Meta(description="fwd, bwd, fwd_bwd or decode")] = UNSET
     mask: Annotated[

@@ -11,7 +11,7 @@ from attnbench.contract.errors import UsageError, nearest
 
 from .axes import Axes, NamedOptions, axes_of, cases_of, with_defaults
 from .case import Case
-from .devices import device_index, device_kind
+from .devices import device_index, device_kind, device_kinds
 from .keys import SuiteFile
 from .lengths import parse_length
 from .names import implementation_names
@@ -165,9 +165,8 @@ def _distinct(
     places: dict[str, Place] = {}
     for sweep in sweeps:
         with _naming(sweep.place, source, text):
-            devices = sweep.axes.get("device", ["auto"])
-            kinds = dict.fromkeys(device_kind(name, must_exist=device_must_exist) for name in devices)
-            for case in cases_of({**sweep.axes, "device": list(kinds)}, sweep.stated):
+            kinds = device_kinds(sweep.axes.get("device", ["auto"]), must_exist=device_must_exist)
+            for case in cases_of({**sweep.axes, "device": kinds}, sweep.stated):
                 first = places.get(case.case_id)
                 if first is None:
                     places[case.case_id] = sweep.place

@@ -110,6 +110,8 @@ Write = Callable[[str], Path]
         (f'[[sweep]]\nlevel = "model"\npreset = "gpt3"\n{SWEEP}', 3, "(did you mean 'gpt2'?)"),
         (f'[[sweep]]\ninputs = "text"\n{SWEEP}', 3, "inputs = 'text' has no meaning at level 'attention'"),
         (f'[[sweep]]\ndevice = "gpu"\n{SWEEP}', 3, "unknown device 'gpu'"),
+        (f'[[sweep]]\ndevice = "cuda:1"\n{SWEEP}', 3, "a suite says cuda; `--device cuda:1` chooses one"),
+        (f"[[sweep]]\nthreads = 0\n{SWEEP}", 4, "threads: expected CPU threads, 1 or more"),
         (f"[[sweep]]\n{SWEEP}[[sweep]]\n{SWEEP}", 6, "sweep 2: the case attention/naive/fwd/causal/n64/"),
         ('[[sweep]]\nseqlen = ["1k", 1024]\nimplementation = "naive"', 3, "is in sweep 1 (line 3) already"),
         ("", 1, "the key 'sweep' is missing"),
@@ -156,6 +158,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ({"seqlens": ["many"]}, "'many' is not a length"),
         ({"device": "cuda:77"}, "no device 'cuda:77' on this machine; there is"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
+        (f'[[sweep]]\ndevice = "cuda:1"\n{SWEEP}', 3, "a suite says cuda; `--device cuda:1` chooses one"),
+        (f"[[sweep]]\nthreads = 0\n{SWEEP}", 4, "threads: expected CPU threads, 1 or more"),
     ],
 )
 def test_mistakes_on_the_command_line(write: Write, overrides: dict[str, str], message: str) -> None:
