@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from attnbench.analysis.metrics import METRICS, Metric
 from attnbench.analysis.provenance import RunFacts, run_facts, run_labels
 from attnbench.analysis.rows import CaseRow, rows_of
-from attnbench.analysis.series import Facet, Panel, Series, constants_of, facets_of, groups_of, panels_of
+from attnbench.analysis.series import (
+    Facet,
+    Panel,
+    Series,
+    constants_of,
+    facets_of,
+    groups_of,
+    panels_of,
+    untold_of,
+)
 from attnbench.analysis.summary import Summary, summarize
 from attnbench.run.store import Run
 
@@ -35,6 +44,8 @@ class Report:
     """Facets that are shown together."""
     constants: dict[str, str]
     """Facet fields that are the same for every case."""
+    untold: set[str]
+    """Facet fields that titles leave out."""
     summary: Summary
     metrics: tuple[MetricPanels, ...]
     samples: int
@@ -59,6 +70,7 @@ def build_report(runs: Sequence[Run]) -> Report:
         rows=tuple(rows),
         groups=tuple(groups_of(facets)),
         constants=constants_of(facets),
+        untold=untold_of(facets),
         summary=summarize(rows),
         metrics=tuple(_metric_panels(rows, metric) for metric in METRICS),
         samples=sum(

@@ -137,6 +137,19 @@ def constants_of(facets: Iterable[Facet]) -> dict[str, str]:
     }
 
 
+def untold_of(facets: Iterable[Facet]) -> set[str]:
+    """Return the facet fields that a title does not need: constants, and shape or extras that follow from the
+    rest.
+    """
+    known = list(facets)
+    untold = set(constants_of(known))
+    for name in ("extras", "shape"):
+        titles = {facet_title(facet, untold | {name}) for facet in known}
+        if len(titles) == len({facet_title(facet, untold) for facet in known}):
+            untold.add(name)
+    return untold
+
+
 def facet_title(facet: Facet, without: Iterable[str] = ()) -> str:
     """Return what a facet is, leaving out the named fields."""
     left_out = set(without)
@@ -172,7 +185,7 @@ def panels_of(rows: Sequence[CaseRow], metric: Metric) -> list[Panel]:
     Of a metric that only kernels have, curves and panels without any value are left out.
     """
     facets = facets_of(rows)
-    constants = constants_of(facets)
+    untold = untold_of(facets)
     panels = []
     for together in groups_of(facets):
         series = series_of([row for facet in together for row in facets[facet]], metric)
@@ -180,7 +193,7 @@ def panels_of(rows: Sequence[CaseRow], metric: Metric) -> list[Panel]:
             metric=metric,
             facet=together[0],
             masks=tuple(facet.mask for facet in together),
-            title=group_title(together[0], constants),
+            title=group_title(together[0], untold),
             series=tuple(one for one in series if one.measured or not metric.kernels_only),
         )
         if panel.series:
@@ -188,9 +201,9 @@ def panels_of(rows: Sequence[CaseRow], metric: Metric) -> list[Panel]:
     return panels
 
 
-def group_title(facet: Facet, constants: Iterable[str]) -> str:
+def group_title(facet: Facet, untold: Iterable[str]) -> str:
     """Return what tells a facet from the others, or its level, mode and mask if it is the only one."""
-    return facet_title(facet, constants) or facet_title(facet, ("dtype", "device", "shape", "extras"))
+    return facet_title(facet, untold) or facet_title(facet, ("dtype", "device", "shape", "extras"))
 
 
 def series_of(rows: Sequence[CaseRow], metric: Metric) -> list[Series]:

@@ -134,15 +134,13 @@ def common_length(series: Iterable[Series]) -> int | None:
 
 
 def rank(series: Sequence[Series], metric: Metric, facet: Facet) -> Ranking | None:
-    """Rank comparable series at their longest common length, smallest value first; None if fewer than two
-    have a value there.
-    """
+    """Rank comparable series at their longest common length, smallest value first; None without any value."""
     seqlen = common_length(series)
     at: dict[str, Point] = {
         one.label: point for one in series for point in one.measured if point.seqlen == seqlen
     }
     order = sorted(at, key=lambda label: at[label].value or 0.0)
-    if seqlen is None or len(order) < 2:
+    if seqlen is None:
         return None
     best = at[order[0]]
     values = {label: at[label].value or 0.0 for label in order}

@@ -92,14 +92,13 @@ def _footnotes(series: Sequence[Series]) -> list[str]:
 
 
 def _closing(report: Report) -> list[str]:
-    lines = [
-        f"{answer.title}: {text}"
-        for answer in answers(report)
-        for subject, text in answer.lines
-        if subject in ("Speed", "Memory")
-    ]
+    lines = []
+    for answer in answers(report):
+        said = [f"  {text}" for subject, text in answer.lines if subject in ("Speed", "Memory")]
+        lines += [answer.title, *said] if said else []
     return [*lines, *filter(None, (accuracy_sentence(report.summary), doubt_sentence(report.summary)))]
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    return textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False) or [""]
+    deeper = "    " if line.startswith("  ") else "  "
+    return textwrap.wrap(line, width, subsequent_indent=deeper, break_on_hyphens=False) or [""]

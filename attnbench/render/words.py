@@ -55,7 +55,7 @@ def answers(report: Report) -> list[Answer]:
         lines = [line for facet in group for line in _facet_lines(facet, group[0].mask, report.summary)]
         if lines:
             ordered = sorted(lines, key=lambda line: SUBJECTS.index(line[0]))
-            found.append(Answer(group_title(group[0], report.constants), tuple(ordered)))
+            found.append(Answer(group_title(group[0], report.untold), tuple(ordered)))
     return found
 
 
@@ -87,32 +87,36 @@ def speed_sentence(ranking: Ranking) -> str:
     """Return who is fastest at the longest common length, and by how much."""
     best, *others = ranking.standings
     unit = ranking.metric.unit
-    where = f"at {format_seqlen(ranking.seqlen)} tokens"
-    least = format_value(best.value, unit)
-    if ranking.tied:
-        text = f"{_and(ranking.tied)} are fastest {where} ({least}); their 95 % intervals overlap"
-    else:
-        text = f"{best.label} is fastest {where} ({least})"
+    where, least = f"at {format_seqlen(ranking.seqlen)} tokens", format_value(best.value, unit)
     rest = [
         f"{format_ratio(other.ratio)} times faster than {other.label} ({format_value(other.value, unit)})"
         for other in others
         if other.label not in ranking.tied
     ]
+    if not others:
+        text = f"{best.label} takes {least} {where}"
+    elif not ranking.tied:
+        text = f"{best.label} is fastest {where} ({least})"
+    elif rest:
+        text = f"{_and(ranking.tied)} are fastest {where} ({least}, their 95 % intervals overlap)"
+    else:
+        text = f"{_and(ranking.tied)} can't be told apart {where} ({least}, their 95 % intervals overlap)"
     doubt = f" (take with care: {', '.join(map(spaced, ranking.doubts))})" if ranking.doubts else ""
-    compared = f": {_and(rest)}" if rest else ""
-    return text + compared + doubt + _without("latency", ranking.missing) + "."
+    return text + (f": {_and(rest)}" if rest else "") + doubt + _without("latency", ranking.missing) + "."
 
 
 def memory_sentence(ranking: Ranking) -> str:
     """Return who needs least memory at the longest common length, and how much more the one that needs most
     does.
     """
-    unit = ranking.metric.unit
     best, worst = ranking.standings[0], ranking.standings[-1]
+    unit = ranking.metric.unit
+    where, amount = f"at {format_seqlen(ranking.seqlen)} tokens", format_value(best.value, unit)
     least = [standing.label for standing in ranking.standings if standing.value == best.value]
-    verb = "needs" if len(least) == 1 else "need"
-    where = f"at {format_seqlen(ranking.seqlen)} tokens"
-    text = f"{_and(least)} {verb} least memory {where} ({format_value(best.value, unit)})"
+    if best is worst:
+        text = f"{best.label} needs {amount} {where}"
+    else:
+        text = f"{_and(least)} {'needs' if len(least) == 1 else 'need'} least memory {where} ({amount})"
     if worst.value > best.value:
         times = f"{format_ratio(worst.ratio)} times as much" if worst.ratio < float("inf") else "most"
         text += f"; {worst.label} needs {times} ({format_value(worst.value, unit)})"

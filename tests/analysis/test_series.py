@@ -132,3 +132,11 @@ def test_facets_come_in_reading_order_and_constants_are_said_once():
 
 def test_no_rows_make_no_panels():
     assert all(panels_of([], metric) == [] for metric in METRICS)
+
+
+def test_titles_leave_out_what_follows_from_the_rest():
+    levels = [make_record(), make_record(level="model", preset="tiny", inputs="text", num_heads=4)]
+    assert [panel.title for panel in panels_of(rows(*levels), LATENCY)] == ["attention", "model tiny"]
+    heads = [make_record(num_heads=count) for count in (4, 8)]
+    titles = [panel.title for panel in panels_of(rows(*heads), LATENCY)]
+    assert titles == ["4 heads on 8 × 64, batch 1", "8 heads × 64, batch 1"]

@@ -54,9 +54,13 @@ def test_overlapping_intervals_are_a_tie_and_verdicts_are_passed_on():
     assert ranking.doubts == ("noisy", "shared")
 
 
-def test_one_implementation_alone_is_no_ranking():
-    found = summary(make_record("naive", latency_ms=1.0, peak_bytes=1))
-    assert found.latency == found.memory == ()
+def test_one_implementation_alone_stands_alone():
+    found = summary(make_record("naive", latency_ms=2.0), make_record("sdpa", status="error"))
+    (ranking,) = found.latency
+    assert [(one.label, one.value) for one in ranking.standings] == [("naive", 2.0)]
+    assert ranking.tied == ()
+    assert ranking.missing == ("sdpa",)
+    assert found.memory == ()
 
 
 def test_lowest_and_highest_peak_memory():
