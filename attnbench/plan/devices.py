@@ -28,7 +28,7 @@ def device_kinds(devices: Collection[str], *, must_exist: bool = True) -> list[s
     """Return the kinds of a suite's devices, each once.
 
     Raises:
-        UsageError: as `device_kind`, or one of several GPUs is named: that belongs to the run, not to its cases.
+        UsageError: as `device_kind`, or one of several GPUs is named: that belongs to the run.
     """
     for device in devices:
         if ":" in device:

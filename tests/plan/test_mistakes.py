@@ -158,8 +158,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ({"seqlens": ["many"]}, "'many' is not a length"),
         ({"device": "cuda:77"}, "no device 'cuda:77' on this machine; there is"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
-        (f'[[sweep]]\ndevice = "cuda:1"\n{SWEEP}', 3, "a suite says cuda; `--device cuda:1` chooses one"),
-        (f"[[sweep]]\nthreads = 0\n{SWEEP}", 4, "threads: expected CPU threads, 1 or more"),
     ],
 )
 def test_mistakes_on_the_command_line(write: Write, overrides: dict[str, str], message: str) -> None:
