@@ -80,7 +80,7 @@ def test_installed_package_is_the_wheel_and_lists(installed: Path, tmp_path: Pat
 
 @pytest.mark.long
 def test_installed_package_runs_the_quick_suite(installed: Path, tmp_path: Path) -> None:
-    run([installed / "attnbench", "run", "quick", "-o", "run"], tmp_path)
+    run([installed / "attnbench", "run", "quick", "--seqlen", "256", "-o", "run"], tmp_path)
     run([installed / "attnbench", "report", "run"], tmp_path)
     assert (tmp_path / "run" / "records.jsonl").read_text().count('"status":"ok"') >= 10
     assert list(tmp_path.rglob("*.html"))
