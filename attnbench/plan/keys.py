@@ -63,10 +63,10 @@ class CaseKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A suite file: a name, a description, defaults, sweeps, and how to measure."""
+    """A suite file: a name, perhaps a description, defaults, sweeps, and how to measure."""
 
     name: Annotated[str, Meta(min_length=1, description="text: how people call the suite")]
-    description: Annotated[str, Meta(description="text: one line")]
+    description: Annotated[str, Meta(description="text: one line")] = ""
     defaults: Annotated[CaseKeys, Meta(description="a table: keys of every sweep")] = CaseKeys()
     sweep: Annotated[list[CaseKeys], Meta(min_length=1, description="one [[sweep]] table or more")]
     measure: Annotated[MeasureSettings, Meta(description="a table: how to measure")] = MeasureSettings()
