@@ -32,6 +32,8 @@ class CaseRow:
     """
 
     run: str
+    run_label: str
+    """The run where several are side by side, else empty."""
     case_id: str
     implementation: str
     options: str
@@ -94,7 +96,8 @@ def rows_of(runs: Mapping[str, Run]) -> list[CaseRow]:
     """Return one row a case, in the order of the runs and of their records; the keys of ``runs`` become
     `CaseRow.run`.
     """
-    return [_row(clean_text(label), record) for label, run in runs.items() for record in run.records]
+    several = len(runs) > 1
+    return [_row(clean_text(label), several, record) for label, run in runs.items() for record in run.records]
 
 
 def clean_text(value: object) -> str:
@@ -102,7 +105,7 @@ def clean_text(value: object) -> str:
     return "" if value is None else UNPRINTABLE.sub("\ufffd", str(value))
 
 
-def _row(run: str, record: Record) -> CaseRow:
+def _row(run: str, several: bool, record: Record) -> CaseRow:
     case = record.case
     latency = record.latency or Latency()
     memory = record.memory or Memory()
@@ -113,6 +116,7 @@ def _row(run: str, record: Record) -> CaseRow:
     seqlen = _whole(case.get("seqlen_k")) or seqlen_q
     return CaseRow(
         run=run,
+        run_label=run if several else "",
         case_id=clean_text(record.case_id),
         implementation=clean_text(case.get("implementation")),
         options=_pairs(case.get("options")),

@@ -216,16 +216,13 @@ def series_of(rows: Sequence[CaseRow], metric: Metric) -> list[Series]:
     for row in rows:
         groups[_series_key(row)].append(row)
     first_mask = rows[0].mask if rows else ""
-    several_runs = len({key[3] for key in groups}) > 1
     return [
         Series(
             implementation=implementation,
             options=options,
             mask=mask,
             run=run,
-            label=_label(
-                implementation, options, mask if mask != first_mask else "", run if several_runs else ""
-            ),
+            label=_label(implementation, options, mask if mask != first_mask else "", run),
             points=tuple(_point(row, metric) for row in sorted(members, key=lambda row: row.seqlen)),
         )
         for (implementation, options, mask, run), members in groups.items()
@@ -233,7 +230,7 @@ def series_of(rows: Sequence[CaseRow], metric: Metric) -> list[Series]:
 
 
 def _series_key(row: CaseRow) -> tuple[str, str, str, str]:
-    return row.implementation, row.options, row.mask, row.run
+    return row.implementation, row.options, row.mask, row.run_label
 
 
 def _label(implementation: str, *others: str) -> str:

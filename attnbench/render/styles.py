@@ -52,14 +52,14 @@ class StyleBook:
     """The style of every curve of one report."""
 
     def __init__(self, series: Iterable[Series]) -> None:
-        labels: dict[str, set[str]] = {}
+        labels: dict[str, dict[str, None]] = {}
         for one in series:
-            labels.setdefault(one.implementation, set()).add(one.label)
+            labels.setdefault(one.implementation, {})[one.label] = None
         looks = assign_looks(labels)
         self._styles = {
             label: Style(*looks[implementation], dash_pattern(place), FILLS[place % len(FILLS)])
             for implementation, names in labels.items()
-            for place, label in enumerate(sorted(names, key=lambda label: (len(label), label)))
+            for place, label in enumerate(sorted(names, key=lambda label: label != implementation))
         }
 
     def __getitem__(self, label: str) -> Style:

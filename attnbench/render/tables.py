@@ -79,7 +79,7 @@ def csv_text(report: Report) -> str:
     """Return every case with exact numbers; the header holds the names of `CaseRow`, an empty cell is an
     absence.
     """
-    names = [field.name for field in fields(CaseRow) if field.name != "absent"]
+    names = [field.name for field in fields(CaseRow) if field.name not in ("absent", "run_label")]
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([*names, "unavailable"])

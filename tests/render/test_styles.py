@@ -58,3 +58,13 @@ def test_a_lone_unknown_name_does_not_share_a_colour_with_the_first_five():
 def test_dashes_begin_solid():
     assert dash_pattern(0) == ()
     assert len({dash_pattern(place) for place in range(40)}) == 40
+
+
+def test_the_plain_curve_is_solid_and_others_follow_in_order_of_appearance():
+    window = {"name": "sliding-window", "window_size": 64, "causal": True}
+    records = [make_record("linear", latency_ms=1.0, options={"chunk_size": size}) for size in (512, 64)]
+    records += [make_record("linear", latency_ms=1.0), make_record("linear", latency_ms=1.0, mask=window)]
+    book, labels = book_and_labels(records)
+    dashes = [dash_pattern(place) for place in range(4)]
+    order = sorted(labels, key=lambda label: dashes.index(book[label].dash))
+    assert order == ["linear", "linear (chunk_size=512)", "linear (chunk_size=64)", "linear (window 64)"]
