@@ -1,6 +1,8 @@
-"""Textbook attention: ``softmax(q kᵀ · scale + mask) v`` with the n × n score matrix in memory on purpose (arXiv 1706.03762).
+"""Textbook attention: ``softmax(q kᵀ · scale + mask) v`` with the n × n score matrix in memory on purpose
+(arXiv 1706.03762).
 
-What everybody writes first and what the other implementations are compared with. Letters: B batch, H heads, G key/value heads, n length.
+What everybody writes first and what the other implementations are compared with. Letters: B batch, H heads, G
+key/value heads, n length.
 """
 
 from collections.abc import Mapping
@@ -16,7 +18,10 @@ from attnbench.contract.semantics import SOFTMAX
 
 
 def _by_key_head(x: Tensor, problem: Problem) -> Tensor:
-    """``[B, H, Sq, X]`` to ``[B, G, H/G · Sq, X]``: query heads of a group become rows of one product; k and v are not copied."""
+    """``[B, H, Sq, X]`` to ``[B, G, H/G · Sq, X]``: query heads of a group become rows of one product.
+
+    K and v are not copied.
+    """
     p = problem
     return (
         x if p.group_size == 1 else x.reshape(p.batch, p.num_kv_heads, p.group_size * p.seqlen_q, x.shape[-1])
@@ -34,8 +39,9 @@ def attention(
 ) -> AttentionOutput:
     """``softmax(q kᵀ · scale + mask) v``.
 
-    q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` → out ``[B, H, Sq, Dv]``; ``lse`` ``[B, H, Sq]`` in float32 (float64
-    for float64) with the option ``return_lse``. Rows that see no key give 0 and -inf. Source: arXiv 1706.03762, equation 1.
+    q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` → out ``[B, H, Sq, Dv]``; with the option
+    ``return_lse`` also ``lse`` ``[B, H, Sq]`` in float32 (float64 for float64). Rows that see no key give 0
+    and -inf. Source: arXiv 1706.03762, equation 1.
     """
     p = problem
     k, v = zero_hidden(k, v, p)
@@ -69,7 +75,10 @@ def attention(
 
 
 def _has_plain_chain(problem: Problem) -> bool:
-    """Whether the forward pass is the chain that ``cost`` adds up: plain positions, every row and key seen, a mask of one comparison."""
+    """Whether the forward pass is the chain that ``cost`` adds up.
+
+    Plain positions, every row and key seen, a mask of one comparison.
+    """
     p = problem
     return (
         p.mode == "fwd"
@@ -84,10 +93,12 @@ def _has_plain_chain(problem: Problem) -> bool:
 
 
 def _chain(problem: Problem) -> tuple[int, int]:
-    """Operand bytes and peak of that chain, with S the scores, M = Sq · Sk the mask's bytes, positions of 8 bytes.
+    """Operand bytes and peak of that chain, with S the scores, M = Sq · Sk the mask's bytes, positions of 8
+    bytes.
 
-    ``q · scale``: 2 q. ``q kᵀ``: q + k + S. Mask, one for all rows and heads: positions are made and shifted, one comparison writes M,
-    inverted in place (2 M), filled in (2 S + M). Softmax: 2 S. ``p v``: S + v + out. At the peak S and its softmax are both alive.
+    ``q · scale``: 2 q. ``q kᵀ``: q + k + S. Mask, one for all rows and heads: positions are made and shifted,
+    one comparison writes M, inverted in place (2 M), filled in (2 S + M). Softmax: 2 S. ``p v``: S + v + out.
+    At the peak S and its softmax are both alive.
     """
     p, size = problem, tensor_bytes(problem)
     scores = p.batch * p.num_heads * p.seqlen_q * p.seqlen_k * p.dtype_bytes
@@ -105,7 +116,10 @@ def _chain(problem: Problem) -> tuple[int, int]:
 
 
 def cost(problem: Problem) -> Cost:
-    """Exact counts: dense products whatever the mask; bytes of the plain forward chain (``_chain``), of others none is stated."""
+    """Exact counts: dense products whatever the mask.
+
+    Bytes of the plain forward chain (``_chain``), of others none is stated.
+    """
     p = problem
     dense_pairs = p.batch * p.num_heads * p.seqlen_q * p.seqlen_k
     operand_bytes, peak_bytes = _chain(p) if _has_plain_chain(p) else (None, None)
@@ -131,8 +145,12 @@ IMPLEMENTATION = Implementation(
     paper="Attention Is All You Need, arXiv 1706.03762",
     semantics=SOFTMAX,
     supports=frozenset(
-        "backward cross-lengths decode device:cpu device:cuda dtype:bfloat16 dtype:float16 dtype:float32 dtype:float64 "
-        "grouped-heads key-lengths lse mask:* query-start scale value-dim".split()
+        {
+            *("device:cpu", "device:cuda", "mask:*"),
+            *("dtype:bfloat16", "dtype:float16", "dtype:float32", "dtype:float64"),
+            *("backward", "decode", "lse", "scale", "value-dim", "grouped-heads"),
+            *("cross-lengths", "key-lengths", "query-start"),
+        }
     ),
     complexity=Complexity(time="O(n²·d)", memory="O(n²)"),
     attention=attention,

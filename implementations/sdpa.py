@@ -1,13 +1,14 @@
-"""PyTorch's ``scaled_dot_product_attention``, as it chooses and with each backend forced, made to keep the contract.
+"""PyTorch's ``scaled_dot_product_attention``, as it chooses and with each backend forced, made to keep the
+contract.
 
-Guards around PyTorch's own behaviour: ``is_causal`` is aligned top-left, so it is used for square problems only; a row that sees no key
-gives NaN in some backends; NaN in a masked slot reaches the output. Where every pair is visible no mask is passed at all.
+Guards around PyTorch's own behaviour: ``is_causal`` is aligned top-left, so it is used for square problems
+only; a row that sees no key gives NaN in some backends; NaN in a masked slot reaches the output. Where every
+pair is visible no mask is passed at all.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -35,7 +36,10 @@ OPERATORS = {
 
 
 def _square_causal(problem: Problem) -> bool:
-    """Whether the mask is what ``is_causal=True`` means: one diagonal from the first query and key, for all rows."""
+    """Whether the mask is what ``is_causal=True`` means.
+
+    One diagonal from the first query and key, for all rows.
+    """
     p = problem
     return (
         isinstance(p.mask, Causal)
@@ -62,7 +66,8 @@ def attention(
 ) -> AttentionOutput:
     """``softmax(q kᵀ · scale + mask) v`` by PyTorch; ``backend`` forces one and raises where it cannot run.
 
-    q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` → out ``[B, H, Sq, Dv]``; no ``lse``. Rows that see nothing give 0.
+    q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` → out ``[B, H, Sq, Dv]``; no ``lse``. Rows
+    that see nothing give 0.
 
     Raises:
         RuntimeError: the forced backend refuses the problem.
@@ -86,7 +91,8 @@ def attention(
         out = run()
     else:
         if backend is not SDPBackend.MATH:
-            # The fused kernels refuse another stride in the last dimension; unforced, PyTorch would quietly take another backend.
+            # The fused kernels refuse another stride in the last dimension; unforced, PyTorch would quietly
+            # take another backend.
             q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         with sdpa_kernel(backend):
             out = run()
@@ -130,8 +136,9 @@ def _unsupported(name: str | None, problem: Problem) -> list[str]:
 def cost(problem: Problem) -> Cost:
     """Useful FLOPs exact for every mask; bytes for the fused operators: q, k, v in, out and lse out.
 
-    ``executed_flops`` counts every pair: the fused kernels skip hidden blocks only where they say so (square causal on CUDA), and what
-    they skip cannot be seen from outside; the record's own count says what an operator counter sees.
+    ``executed_flops`` counts every pair: the fused kernels skip hidden blocks only where they say so (square
+    causal on CUDA), and what they skip cannot be seen from outside; the record's own count says what an
+    operator counter sees.
     """
     p = problem
     size = tensor_bytes(p)
@@ -155,7 +162,10 @@ def cost(problem: Problem) -> Cost:
 
 
 def _math_cost(problem: Problem) -> Cost:
-    """The math backend materialises the scores; its chain is PyTorch's own and changes with it, so bytes are counted, not stated."""
+    """The math backend materialises the scores.
+
+    Its chain is PyTorch's own and changes with it, so bytes are counted, not stated.
+    """
     fused = cost(problem)
     return Cost(
         flops=fused.flops,
@@ -166,8 +176,12 @@ def _math_cost(problem: Problem) -> Cost:
 
 
 SUPPORTS = frozenset(
-    "backward cross-lengths decode device:cpu device:cuda dtype:bfloat16 dtype:float16 dtype:float32 dtype:float64 "
-    "grouped-heads key-lengths mask:* query-start scale value-dim".split()
+    {
+        *("device:cpu", "device:cuda", "mask:*"),
+        *("dtype:bfloat16", "dtype:float16", "dtype:float32", "dtype:float64"),
+        *("backward", "decode", "scale", "value-dim", "grouped-heads"),
+        *("cross-lengths", "key-lengths", "query-start"),
+    }
 )
 
 

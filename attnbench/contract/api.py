@@ -40,7 +40,8 @@ def attend(
     options: Mapping[str, Any] | None = None,
     params: "Mapping[str, Tensor] | None" = None,
 ) -> AttentionOutput:
-    """Attend: ``out = softmax(q kᵀ · scale + mask) v`` by the named implementation (or what its semantics say).
+    """Attend: ``out = softmax(q kᵀ · scale + mask) v`` by the named implementation (or what its semantics
+    say).
 
     Args:
         q: queries ``[B, H, Sq, D]``.
@@ -50,15 +51,18 @@ def attend(
         mask: default ``Causal()``; bottom-right aligned unless ``query_start`` says otherwise.
         scale: factor on the logits, default ``D ** -0.5``.
         key_lengths: one per batch row; later slots are hidden.
-        query_start: absolute position of the first query, one for all rows or one per batch row; default ``Sk - Sq``.
+        query_start: absolute position of the first query, one for all rows or one per batch row; default ``Sk
+            - Sq``.
         options: options of the implementation.
         params: its learned or random parts, if it has any.
 
     Returns:
-        ``out`` ``[B, H, Sq, Dv]``, and ``lse`` ``[B, H, Sq]`` where the implementation supports it, else None.
+        ``out`` ``[B, H, Sq, Dv]``, and ``lse`` ``[B, H, Sq]`` where the implementation supports it, else
+        None.
 
     Raises:
-        UsageError: shapes that do not fit, an unknown name, or a feature that the implementation does not support.
+        UsageError: shapes that do not fit, an unknown name, or a feature that the implementation does not
+            support.
     """
     _check_tensors(q, k, v)
     chosen = (

@@ -1,8 +1,9 @@
-"""A-priori rounding bounds: how far a sound computation can be from the truth, in eps and length. In: inputs. Out: one number a tensor.
+"""A-priori rounding bounds: how far a sound computation can be from the truth, in eps and length. In: inputs.
+Out: one number a tensor.
 
-They cap the error budgets, so that a baseline that happens to be bad cannot excuse a bad kernel. Standard model: every stored value is
-off by a factor (1 + δ), |δ| <= u = eps/2 of its dtype; sums run in float32 (or better) with u₃₂ per term. With |Δlogit| <= r a softmax
-weight is off by at most a factor e^{2r}.
+They cap the error budgets, so that a baseline that happens to be bad cannot excuse a bad kernel. Standard
+model: every stored value is off by a factor (1 + δ), |δ| <= u = eps/2 of its dtype; sums run in float32 (or
+better) with u₃₂ per term. With |Δlogit| <= r a softmax weight is off by at most a factor e^{2r}.
 """
 
 import math
@@ -36,8 +37,8 @@ def softmax_bounds(
 
     With L = scale · max‖q‖ · max‖k‖ >= |logit|: r = (3u + (D + 2) u₃₂) L, w = e^{2r} - 1 + 3u + (Sk + 2) u₃₂;
     |Δout| <= w max|v|; |Δlse| <= r + (Sk + 2) u₃₂ + u₃₂ (L + ln Sk).
-    With A = Dv max|do| max|v| >= |dp| and g = w + 4u + Dv u₃₂: |Δdq| <= 4 A g scale max|k|, and summed over the n rows that read a key,
-    |Δdk| <= 4 A g scale max|q| n, |Δdv| <= g max|do| n.
+    With A = Dv max|do| max|v| >= |dp| and g = w + 4u + Dv u₃₂: |Δdq| <= 4 A g scale max|k|, and summed over
+    the n rows that read a key, |Δdk| <= 4 A g scale max|q| n, |Δdv| <= g max|do| n.
     """
     p = problem
     u, u32 = _unit(p)
@@ -61,10 +62,11 @@ def softmax_bounds(
 def linear_bounds(
     q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor | None, problem: Problem
 ) -> dict[str, float]:
-    """Bound |error| of out and dv for weights that are positive products of features: no cancellation, so no growth with the logits.
+    """Bound |error| of out and dv for weights that are positive products of features: no cancellation, so no
+    growth with the logits.
 
-    w = 2 (4u + (D + Sk + 4) u₃₂): |Δout| <= w max|v|, |Δdv| <= w max|do| n. dq and dk are divided by features that may be arbitrarily
-    small, so they have no bound of this kind.
+    w = 2 (4u + (D + Sk + 4) u₃₂): |Δout| <= w max|v|, |Δdv| <= w max|do| n. dq and dk are divided by features
+    that may be arbitrarily small, so they have no bound of this kind.
     """
     p = problem
     u, u32 = _unit(p)

@@ -1,4 +1,6 @@
-"""What an attention costs, as exact integers for one problem, and the closed forms that implementations share."""
+"""What an attention costs, as exact integers for one problem, and the closed forms that implementations
+share.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -15,14 +17,18 @@ LSE_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Exact integers for a problem, its mode and the tile configuration; ``None`` where no closed form is known.
+    """Exact integers for a problem, its mode and the tile configuration; ``None`` where no closed form is
+    known.
 
-    ``leading`` holds the leading term of a quantity as people write it (``{"flops": "4*B*H*n**2*d"}``), in the letters
-    B H G n m (keys, if not n) d e (value width) W C.
+    ``leading`` holds the leading term of a quantity as people write it (``{"flops": "4*B*H*n**2*d"}``), in
+    the letters B H G n m (keys, if not n) d e (value width) W C.
     """
 
     flops: int
-    """Useful FLOPs: 2 per multiply-add on visible pairs; forward 2 matmuls, backward 4, forward and backward 6."""
+    """Useful FLOPs: 2 per multiply-add on visible pairs.
+
+    Forward 2 matmuls, backward 4, forward and backward 6.
+    """
     executed_flops: int | None = None
     """FLOPs that the implementation performs: whole tiles, hidden pairs, recomputation."""
     exponentials: int | None = None
@@ -51,7 +57,7 @@ class Cost:
         import sympy
 
         names: dict[str, Any] = {
-            name: sympy.Symbol(name, positive=True) for name in "B H G n m d e W C".split()
+            name: sympy.Symbol(name, positive=True) for name in ["B", "H", "G", "n", "m", "d", "e", "W", "C"]
         }
         return sympy.sympify(self.leading[quantity], locals=names)
 
@@ -62,9 +68,11 @@ def matmul_count(problem: Problem) -> int:
 
 
 def matmul_flops(problem: Problem, pairs: int) -> int:
-    """FLOPs of the mode's matmuls over ``pairs`` (query, key) pairs: half of them as wide as ``head_dim``, half as ``head_dim_v``.
+    """FLOPs of the mode's matmuls over ``pairs`` (query, key) pairs: half of them as wide as ``head_dim``,
+    half as ``head_dim_v``.
 
-    Forward ``q kᵀ`` (d) and ``p v`` (e); backward ``dp = do vᵀ`` (e), ``dv = pᵀ do`` (e), ``dq`` (d) and ``dk`` (d).
+    Forward ``q kᵀ`` (d) and ``p v`` (e); backward ``dp = do vᵀ`` (e), ``dv = pᵀ do`` (e), ``dq`` (d) and
+    ``dk`` (d).
     """
     return pairs * matmul_count(problem) * (problem.head_dim + problem.head_dim_v)
 
@@ -94,8 +102,9 @@ def tensor_bytes(problem: Problem) -> dict[str, int]:
 def compulsory_bytes(problem: Problem) -> int:
     """Bytes that no algorithm can save: inputs that can influence the output read once, outputs written once.
 
-    Forward reads the q rows that see a key and the k and v slots that are seen, and writes out. Backward reads the same, the upstream
-    gradient of those rows, and writes dq, dk and dv whole. Forward and backward together read q, k, v and the gradient once.
+    Forward reads the q rows that see a key and the k and v slots that are seen, and writes out. Backward
+    reads the same, the upstream gradient of those rows, and writes dq, dk and dv whole. Forward and backward
+    together read q, k, v and the gradient once.
     """
     p, size = problem, problem.dtype_bytes
     whole = tensor_bytes(p)

@@ -1,4 +1,7 @@
-"""Finds implementations: modules of ``attnbench.implementations``, entry points, ``./kernel.py``, ``package.module:ATTRIBUTE``."""
+"""Finds implementations. In: a name, ``./kernel.py`` or ``package.module:ATTRIBUTE``. Out: implementations.
+
+Names are those of the modules of ``attnbench.implementations`` and of the entry points of that group.
+"""
 
 import importlib
 import importlib.util
@@ -32,13 +35,16 @@ def _from_module(module: ModuleType, where: str) -> tuple[Implementation, ...]:
     if len(given) != 1:
         # Both: one of them is a sibling's, imported, and which is meant can't be known.
         raise UsageError(
-            f"{where} defines {'both' if given else 'neither'} IMPLEMENTATION {'and' if given else 'nor'} IMPLEMENTATIONS"
+            f"{where} defines {'both' if given else 'neither'} "
+            f"IMPLEMENTATION {'and' if given else 'nor'} IMPLEMENTATIONS"
         )
     return _from_object(getattr(module, given[0]), f"{where}:{given[0]}")
 
 
 def implementation_modules() -> list[str]:
-    """Return the module names of ``attnbench.implementations`` that hold implementations, without importing them."""
+    """Return the module names of ``attnbench.implementations`` that hold implementations, without
+    importing them.
+    """
     package = importlib.import_module(PACKAGE)
     return sorted(
         item.name for item in pkgutil.iter_modules(package.__path__) if not item.name.startswith("_")
@@ -109,7 +115,8 @@ def _load_file(path: str) -> ModuleType:
 
 
 def get_implementations(name: str) -> tuple[Implementation, ...]:
-    """Return the implementations behind ``name``: a name, ``./file.py`` (with all its variants), or ``package.module:ATTRIBUTE``.
+    """Return the implementations behind ``name``: a name, ``./file.py`` (with all its variants), or
+    ``package.module:ATTRIBUTE``.
 
     Raises:
         UsageError: nothing of that name, or what is there is not an implementation or cannot be imported.

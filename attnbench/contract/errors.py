@@ -1,4 +1,7 @@
-"""The error a person caused: one clear line that names the thing, what was expected, and the nearest valid name."""
+"""The error a person caused.
+
+One clear line that names the thing, what was expected, and the nearest valid name.
+"""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,7 +1,8 @@
-"""Hidden slots: keys that no query of their batch row sees. In: k, v. Out: the same with those slots zeroed, at no cost if none is.
+"""Hidden slots: keys that no query of their batch row sees. In: k, v. Out: the same with those slots zeroed,
+at no cost if none is.
 
-0 · NaN is NaN, so what lies in a hidden slot (an uninitialised cache, padding) must be replaced before it meets a matmul. Its gradient is
-then exactly zero. Kernels that never load a hidden slot do not need this.
+0 · NaN is NaN, so what lies in a hidden slot (an uninitialised cache, padding) must be replaced before it
+meets a matmul. Its gradient is then exactly zero. Kernels that never load a hidden slot do not need this.
 """
 
 import torch
@@ -11,7 +12,10 @@ from .problem import Problem
 
 
 def hidden_keys(problem: Problem, device: torch.device) -> Tensor | None:
-    """Return ``[B, G, Sk]`` (or ``[B, 1, Sk]`` for uniform masks), true where no query sees the key; ``None`` if every key is seen."""
+    """Return ``[B, G, Sk]`` (or ``[B, 1, Sk]`` for uniform masks), true where no query sees the key.
+
+    ``None`` if every key is seen.
+    """
     p = problem
     if p.keys_seen() == p.batch * p.num_kv_heads * p.seqlen_k:
         return None
@@ -37,7 +41,10 @@ def zero_hidden(k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor, Tensor]
 def visible_matrix(
     problem: Problem, device: torch.device, rows: Tensor | None = None, keys: slice = slice(None)
 ) -> Tensor:
-    """Return the mask as ``[B or 1, H or 1, Sq, Sk]`` booleans: the predicate and the key lengths, for these ``rows`` and ``keys``."""
+    """Return the mask as ``[B or 1, H or 1, Sq, Sk]`` booleans.
+
+    The predicate and the key lengths, for these ``rows`` and ``keys``.
+    """
     p = problem
     heads = 1 if p.mask.uniform else p.num_heads
     same_rows = p.mask.uniform and len(set(p.query_starts)) <= 1 and len(set(p.key_limits)) <= 1

@@ -1,4 +1,7 @@
-"""What an implementation of attention is: a frozen record of typed callables, and the closed rule for what it may be asked to do."""
+"""What an implementation of attention is.
+
+A frozen record of typed callables, and the closed rule for what it may be asked to do.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class AttentionOutput(NamedTuple):
-    """``out`` ``[B, H, Sq, Dv]`` and, where there is one, ``lse`` ``[B, H, Sq]``: natural log of the row sum of exp, -inf for empty rows."""
+    """``out`` ``[B, H, Sq, Dv]`` and, where there is one, ``lse`` ``[B, H, Sq]``.
+
+    Natural log of the row sum of exp, -inf for empty rows.
+    """
 
     out: "Tensor"
     lse: "Tensor | None" = None
@@ -47,7 +53,10 @@ class ParameterFunction(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Complexity:
-    """How cost grows, as people write it: with n the sequence, d the head width, W the window, C the chunk."""
+    """How cost grows, as people write it.
+
+    With n the sequence, d the head width, W the window, C the chunk.
+    """
 
     time: str
     memory: str
@@ -55,13 +64,18 @@ class Complexity:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelSpec:
-    """One GPU kernel of an implementation, for static analysis and for sampling its programs under an interpreter."""
+    """One GPU kernel of an implementation, for static analysis and for sampling its programs under an
+    interpreter.
+    """
 
     name: str
     function: Callable[[], Any]
     """Returns the kernel object; called late, so that listing implementations compiles nothing."""
     sample_programs: Callable[[Problem], Any] | None = None
-    """Which programs of the launch grid to run so that the byte total is still exact; what it returns is for the interpreter's tracer."""
+    """Which programs of the launch grid to run so that the byte total is still exact.
+
+    What it returns is for the interpreter's tracer.
+    """
 
 
 def _no_limits(problem: Problem) -> list[str]:
@@ -78,10 +92,11 @@ def _no_backend(operators: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Implementation:
-    """One way to compute attention. A module of ``implementations/`` holds one as ``IMPLEMENTATION``, or a tuple ``IMPLEMENTATIONS``.
+    """One way to compute attention. A module of ``implementations/`` holds one as ``IMPLEMENTATION``, or a
+    tuple ``IMPLEMENTATIONS``.
 
-    ``supports`` is closed: a problem that needs a feature not listed is refused before anything runs (``mask:*`` stands for every mask:
-    for implementations that evaluate the predicate itself).
+    ``supports`` is closed: a problem that needs a feature not listed is refused before anything runs
+    (``mask:*`` stands for every mask: for implementations that evaluate the predicate itself).
     """
 
     name: str
@@ -97,7 +112,10 @@ class Implementation:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options it takes, with their defaults."""
     execution: Callable[[Problem], str] = _native
-    """``native``, or ``interpreted`` where the kernel runs under an interpreter: numbers and bytes, never a latency."""
+    """``native``, or ``interpreted`` where the kernel runs under an interpreter.
+
+    Numbers and bytes, never a latency.
+    """
     backend: Callable[[Sequence[str]], str | None] = _no_backend
     """Names the backend that ran, given the operators that were seen."""
     init_params: ParameterFunction | None = None

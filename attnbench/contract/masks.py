@@ -1,8 +1,10 @@
-"""Masks: predicates over absolute positions, with closed-form counts where there are some. In: positions. Out: what is visible.
+"""Masks: predicates over absolute positions, with closed-form counts where there are some. In: positions.
+Out: what is visible.
 
-A mask is its predicate ``visible(b, h, q_pos, k_pos)``, elementwise over index tensors (the shape of FlexAttention's ``mask_mod``; torch
-and numpy arrays both work). Keys stand at 0…Sk-1; query i of a batch row stands at ``query_start + i``. Everything else here (intervals,
-pairs, tiles) is a count of that predicate: by enumeration in general, in closed form for bands, and tests hold the two equal.
+A mask is its predicate ``visible(b, h, q_pos, k_pos)``, elementwise over index tensors (the shape of
+FlexAttention's ``mask_mod``; torch and numpy arrays both work). Keys stand at 0…Sk-1; query i of a batch row
+stands at ``query_start + i``. Everything else here (intervals, pairs, tiles) is a count of that predicate: by
+enumeration in general, in closed form for bands, and tests hold the two equal.
 """
 
 from collections.abc import Mapping
@@ -27,7 +29,10 @@ class Band(NamedTuple):
 
 
 class TileCount(NamedTuple):
-    """Tiles of a ``block_q × block_k`` grid that hold a visible pair: ``full`` ones have no hidden pair and no tail, ``partial`` do."""
+    """Tiles of a ``block_q × block_k`` grid that hold a visible pair.
+
+    ``full`` ones have no hidden pair and no tail, ``partial`` do.
+    """
 
     full: int
     partial: int
@@ -40,14 +45,19 @@ class TileCount(NamedTuple):
 
 @dataclass(frozen=True)
 class Mask:
-    """Base of all masks. A subclass sets ``name`` and defines ``visible``; every count follows from it by enumeration."""
+    """Base of all masks. A subclass sets ``name`` and defines ``visible``.
+
+    Every count follows from it by enumeration.
+    """
 
     name: ClassVar[str] = ""
     uniform: ClassVar[bool] = True
     """Whether the predicate ignores ``b`` and ``h``; others are counted head by head."""
 
     def visible(self, b: Any, h: Any, q_pos: Any, k_pos: Any) -> Any:
-        """Say elementwise whether the query at ``q_pos`` sees the key at ``k_pos`` (batch row ``b``, query head ``h``)."""
+        """Say elementwise whether the query at ``q_pos`` sees the key at ``k_pos`` (batch row ``b``, query
+        head ``h``).
+        """
         raise NotImplementedError
 
     def band(self) -> Band | None:
@@ -74,7 +84,9 @@ class Mask:
             yield first, seen
 
     def row_intervals(self, q_pos: int, seqlen_k: int, b: int = 0, h: int = 0) -> tuple[tuple[int, int], ...]:
-        """Return the keys that the query at ``q_pos`` sees as sorted, disjoint, half-open intervals within ``[0, seqlen_k)``."""
+        """Return the keys that the query at ``q_pos`` sees as sorted, disjoint, half-open intervals within
+        ``[0, seqlen_k)``.
+        """
         for _, seen in self._rows(1, seqlen_k, q_pos, b, h):
             edges = np.flatnonzero(np.diff(np.concatenate([[0], seen[0].astype(np.int8), [0]])))
             return tuple((int(lo), int(hi)) for lo, hi in edges.reshape(-1, 2))
@@ -83,7 +95,10 @@ class Mask:
     def pairs(
         self, seqlen_q: int, seqlen_k: int, query_start: int | None = None, b: int = 0, h: int = 0
     ) -> int:
-        """Count the visible (query, key) pairs of one head. ``query_start`` defaults to ``seqlen_k - seqlen_q`` (bottom-right)."""
+        """Count the visible (query, key) pairs of one head.
+
+        ``query_start`` defaults to ``seqlen_k - seqlen_q`` (bottom-right).
+        """
         start = seqlen_k - seqlen_q if query_start is None else query_start
         return sum(int(np.count_nonzero(seen)) for _, seen in self._rows(seqlen_q, seqlen_k, start, b, h))
 
@@ -164,7 +179,10 @@ class BandMask(Mask):
         return seen
 
     def interval(self, first_q: Any, last_q: Any, seqlen_k: int) -> tuple[Any, Any]:
-        """Return ``[lo, hi)``: every key that a query in ``first_q … last_q`` sees. Elementwise over arrays."""
+        """Return ``[lo, hi)``: every key that a query in ``first_q … last_q`` sees.
+
+        Elementwise over arrays.
+        """
         left, right = self.bounds()
         lo = first_q * 0 if left is None else np.clip(first_q - left, 0, seqlen_k)
         hi = last_q * 0 + seqlen_k if right is None else np.clip(last_q + right + 1, 0, seqlen_k)
@@ -195,7 +213,9 @@ class BandMask(Mask):
         b: int = 0,
         h: int = 0,
     ) -> TileCount:
-        """Count the tiles of one head from the interval each row of tiles sees and the one all of its queries see."""
+        """Count the tiles of one head from the interval each row of tiles sees and the one all of its
+        queries see.
+        """
         start = seqlen_k - seqlen_q if query_start is None else query_start
         if seqlen_q == 0 or seqlen_k == 0:
             return TileCount(0, 0)
@@ -211,7 +231,10 @@ class BandMask(Mask):
     def keys_seen(
         self, seqlen_q: int, seqlen_k: int, query_start: int | None = None, b: int = 0, h: int = 0
     ) -> NDArray[np.bool_]:
-        """Mark the keys ``[Sk]`` that at least one query sees: one interval, since the rows' intervals touch."""
+        """Mark the keys ``[Sk]`` that at least one query sees.
+
+        One interval, since the rows' intervals touch.
+        """
         start = seqlen_k - seqlen_q if query_start is None else query_start
         marked = np.zeros(seqlen_k, dtype=np.bool_)
         if seqlen_q:
@@ -253,7 +276,8 @@ class Causal(BandMask):
 
 @dataclass(frozen=True)
 class SlidingWindow(BandMask):
-    """``window_size`` keys including the query's own: ``0 <= q_pos - k_pos < window_size``, or per side if not causal.
+    """``window_size`` keys including the query's own: ``0 <= q_pos - k_pos < window_size``, or per side if
+    not causal.
 
     Raises:
         ValueError: ``window_size`` is not a positive integer.

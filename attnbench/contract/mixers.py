@@ -1,4 +1,7 @@
-"""What a Transformer layer holds: anything that moves information between positions. The interface of every sequence mixer."""
+"""What a Transformer layer holds: anything that moves information between positions.
+
+The interface of every sequence mixer.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,9 +47,9 @@ class Mixer(Protocol):
     ) -> "tuple[Tensor, Any]":
         """Mix ``x`` ``[B, S, dim]`` along S, to the same shape.
 
-        ``context`` ``[B, Sk, dim]`` is where keys and values come from (cross-attention; default ``x``). ``lengths`` ``[B]`` counts
-        the valid positions of the keys' side; later ones are hidden. ``state`` carries what came before ``x`` (decoding); the
-        updated state is returned, ``None`` if none was given.
+        ``context`` ``[B, Sk, dim]`` is where keys and values come from (cross-attention; default ``x``).
+        ``lengths`` ``[B]`` counts the valid positions of the keys' side; later ones are hidden. ``state``
+        carries what came before ``x`` (decoding); the updated state is returned, ``None`` if none was given.
         """
 
     def new_state(self, batch: int, max_seqlen: int) -> Any:

@@ -1,4 +1,7 @@
-"""The problem: one attention computation, described by plain frozen data. Knows no tensors and no implementation."""
+"""The problem: one attention computation, described by plain frozen data.
+
+Knows no tensors and no implementation.
+"""
 
 import math
 from collections.abc import Mapping
@@ -27,14 +30,17 @@ def _per_row(value: int | tuple[int, ...] | None, default: int, batch: int) -> t
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One attention: ``out = softmax(q kᵀ · scale + mask) v`` or whatever the semantics say, for these shapes.
+    """One attention: ``out = softmax(q kᵀ · scale + mask) v`` or whatever the semantics say, for these
+    shapes.
 
     q ``[batch, num_heads, seqlen_q, head_dim]``, k ``[batch, num_kv_heads, seqlen_k, head_dim]``,
-    v ``[batch, num_kv_heads, seqlen_k, head_dim_v]``. Query head ``h`` reads key/value head ``h // (num_heads // num_kv_heads)``.
-    Keys stand at 0…seqlen_k-1; the first query of a batch row at ``query_start`` (default ``seqlen_k - seqlen_q``: bottom-right).
+    v ``[batch, num_kv_heads, seqlen_k, head_dim_v]``. Query head ``h`` reads key/value head ``h // (num_heads
+    // num_kv_heads)``. Keys stand at 0…seqlen_k-1; the first query of a batch row at ``query_start`` (default
+    ``seqlen_k - seqlen_q``: bottom-right).
 
     Raises:
-        UsageError: an impossible shape, dtype, mode, scale, or lengths that do not fit the batch. It is a ``ValueError``.
+        UsageError: an impossible shape, dtype, mode, scale, or lengths that do not fit the batch. It is a
+            ``ValueError``.
     """
 
     seqlen_q: int
@@ -85,7 +91,8 @@ class Problem:
             )
         if self.dtype not in DTYPE_BYTES:
             raise UsageError(
-                f"unknown dtype {self.dtype!r}{nearest(self.dtype, DTYPE_BYTES)}; there are {', '.join(DTYPE_BYTES)}"
+                f"unknown dtype {self.dtype!r}{nearest(self.dtype, DTYPE_BYTES)}; "
+                f"there are {', '.join(DTYPE_BYTES)}"
             )
         if self.mode not in MODES:
             raise UsageError(
@@ -116,7 +123,10 @@ class Problem:
 
     @property
     def softmax_scale(self) -> float:
-        """The factor on the logits: ``scale``, or ``head_dim ** -0.5`` (1 for width 0, where every logit is 0 anyway)."""
+        """The factor on the logits.
+
+        ``scale``, or ``head_dim ** -0.5`` (1 for width 0, where every logit is 0 anyway).
+        """
         if self.scale is not None:
             return float(self.scale)
         return float(self.head_dim**-0.5) if self.head_dim else 1.0
@@ -147,7 +157,10 @@ class Problem:
         return self.mode in ("bwd", "fwd_bwd")
 
     def needs(self) -> frozenset[str]:
-        """Return the names of the features that this problem uses; an implementation must list every one in ``supports``."""
+        """Return the names of the features that this problem uses.
+
+        An implementation must list every one in ``supports``.
+        """
         found = {f"mask:{self.mask.name}", f"dtype:{self.dtype}", f"device:{self.device}"}
         if self.needs_gradients:
             found.add("backward")
@@ -170,7 +183,10 @@ class Problem:
         return frozenset(found)
 
     def _heads(self) -> list[tuple[int, int, int]]:
-        """``(batch row, head, times it counts)``: one head a batch row for uniform masks, each head otherwise."""
+        """``(batch row, head, times it counts)``.
+
+        One head a batch row for uniform masks, each head otherwise.
+        """
         if self.mask.uniform:
             return [(b, 0, self.num_heads) for b in range(self.batch)]
         return [(b, h, 1) for b in range(self.batch) for h in range(self.num_heads)]

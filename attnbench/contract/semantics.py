@@ -1,9 +1,11 @@
-"""Which function is computed: its definition in float64 and the plain computation that sets error budgets. Row block by row block.
+"""Which function is computed: its definition in float64 and the plain computation that sets error budgets.
+Row block by row block.
 
-In: q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` in any dtype. Out: float64 truth, or a baseline in the inputs' own dtype.
+In: q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` in any dtype. Out: float64 truth, or a
+baseline in the inputs' own dtype.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -26,7 +28,10 @@ class BoundFunction(Protocol):
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor | None, problem: Problem
     ) -> dict[str, float]:
-        """Return bounds on |error| by tensor name (out, lse, dq, dk, dv); a tensor without one is left out."""
+        """Return bounds on |error| by tensor name (out, lse, dq, dk, dv).
+
+        A tensor without one is left out.
+        """
 
 
 class BlockFunction(Protocol):
@@ -42,17 +47,21 @@ class BlockFunction(Protocol):
         visible: Tensor,
         params: Mapping[str, Tensor] | None = None,
     ) -> AttentionOutput:
-        """q ``[B, H, R, D]``; k, v ``[B, H, K, D]`` already repeated to H heads; ``visible`` broadcasts to ``[B, H, R, K]``."""
+        """q ``[B, H, R, D]``; k, v ``[B, H, K, D]`` already repeated to H heads.
+
+        ``visible`` broadcasts to ``[B, H, R, K]``.
+        """
 
 
 @dataclass(frozen=True)
 class Semantics:
     """Which function an implementation computes.
 
-    ``reference`` is the definition, run in float64. ``baseline`` is the plain computation in the case's own dtype with float32
-    accumulation, against which error budgets are set. ``approximates`` names the semantics it stands in for: the distance to those is
-    reported as approximation, never as error. ``local_keys`` says that a row depends only on the keys it sees (false for what mixes
-    all keys first, such as low-rank projections), so that blocks may leave the other keys out. ``bound`` caps the error budgets.
+    ``reference`` is the definition, run in float64. ``baseline`` is the plain computation in the case's own
+    dtype with float32 accumulation, against which error budgets are set. ``approximates`` names the semantics
+    it stands in for: the distance to those is reported as approximation, never as error. ``local_keys`` says
+    that a row depends only on the keys it sees (false for what mixes all keys first, such as low-rank
+    projections), so that blocks may leave the other keys out. ``bound`` caps the error budgets.
     """
 
     name: str
@@ -65,7 +74,10 @@ class Semantics:
 
 
 class Truth(NamedTuple):
-    """Results of one evaluation: ``out``, ``lse`` on the rows asked for, and gradients if an upstream gradient was given."""
+    """Results of one evaluation.
+
+    ``out``, ``lse`` on the rows asked for, and gradients if an upstream gradient was given.
+    """
 
     out: Tensor
     lse: Tensor | None
@@ -92,11 +104,13 @@ def _softmax_reference(
 
 
 class _PlainSoftmax(torch.autograd.Function):
-    """Scores and weights stored in the inputs' dtype, every sum in float32 (or better), and the textbook backward pass.
+    """Scores and weights stored in the inputs' dtype, every sum in float32 (or better), and the textbook
+    backward pass.
 
-    Backward (FlashAttention-2, arXiv 2307.08691, algorithm 2, without the tiles): P = exp(S - lse), dV = Pᵀ dO, dP = dO Vᵀ,
-    dS = P ∘ (dP - rowsum(dO ∘ O)), dQ = dS K, dK = dSᵀ Q. Autograd's own softmax backward cancels exactly in rows that see one key,
-    a luck that no fused kernel shares and that would make the budget of such gradients nothing.
+    Backward (FlashAttention-2, arXiv 2307.08691, algorithm 2, without the tiles): P = exp(S - lse), dV = Pᵀ
+    dO, dP = dO Vᵀ, dS = P ∘ (dP - rowsum(dO ∘ O)), dQ = dS K, dK = dSᵀ Q. Autograd's own softmax backward
+    cancels exactly in rows that see one key, a luck that no fused kernel shares and that would make the
+    budget of such gradients nothing.
     """
 
     @staticmethod
@@ -141,7 +155,8 @@ def _softmax_baseline(
     params: Mapping[str, Tensor] | None = None,
 ) -> AttentionOutput:
     """The same in the inputs' dtype, as anybody would write it down."""
-    out, lse = _PlainSoftmax.apply(q, k, v, visible, problem.softmax_scale)
+    apply: Callable[..., tuple[Tensor, Tensor]] = _PlainSoftmax.apply
+    out, lse = apply(q, k, v, visible, problem.softmax_scale)
     return AttentionOutput(out, lse)
 
 
@@ -270,10 +285,12 @@ def truth(
     rows: Tensor | None = None,
     params: Mapping[str, Tensor] | None = None,
 ) -> Truth:
-    """Evaluate the definition in float64 on all query rows, or on the given ones (``rows``, 1-d, shared by all heads).
+    """Evaluate the definition in float64 on all query rows, or on the given ones (``rows``, 1-d, shared by
+    all heads).
 
-    Gradients are those of ``sum(out · grad_out)`` over the evaluated rows alone: give an upstream gradient that is zero elsewhere and
-    they are the gradients of the whole. dq, dk, dv come whole, ``[B, H, Sq, D]`` and ``[B, G, Sk, …]``.
+    Gradients are those of ``sum(out · grad_out)`` over the evaluated rows alone: give an upstream gradient
+    that is zero elsewhere and they are the gradients of the whole. dq, dk, dv come whole, ``[B, H, Sq, D]``
+    and ``[B, G, Sk, …]``.
     """
     wide_params = None if params is None else {name: value.double() for name, value in params.items()}
     wide_grad = None if grad_out is None else grad_out.double()
@@ -301,7 +318,10 @@ def baseline(
     rows: Tensor | None = None,
     params: Mapping[str, Tensor] | None = None,
 ) -> Truth:
-    """Evaluate the plain computation in the inputs' own dtype: what an error budget is measured by. Same arguments as ``truth``."""
+    """Evaluate the plain computation in the inputs' own dtype: what an error budget is measured by.
+
+    Same arguments as ``truth``.
+    """
     return _evaluate(semantics.baseline, semantics, q, k, v, problem, grad_out, rows, params)
 
 
@@ -315,7 +335,9 @@ def definition(
     params: Mapping[str, Tensor] | None = None,
     plain: bool = False,
 ) -> AttentionOutput:
-    """Evaluate the reference (or, if ``plain``, the baseline) on all rows at once in the inputs' dtype, under autograd: n² memory."""
+    """Evaluate the reference (or, if ``plain``, the baseline) on all rows at once in the inputs' dtype,
+    under autograd: n² memory.
+    """
     k, v = zero_hidden(k, v, problem)
     wide_k, wide_v = (x.repeat_interleave(problem.group_size, dim=1) for x in (k, v))
     function = semantics.baseline if plain else semantics.reference

@@ -1,4 +1,7 @@
-"""Decoding state. The shared default is a preallocated key/value cache; implementations with a state of their own bring their own."""
+"""Decoding state. The shared default is a preallocated key/value cache.
+
+Implementations with a state of their own bring their own.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +17,9 @@ from .problem import Problem
 
 @dataclass
 class KeyValueCache:
-    """Preallocated keys and values ``[B, G, max_seqlen, D]`` of which the first ``length`` positions are filled."""
+    """Preallocated keys and values ``[B, G, max_seqlen, D]`` of which the first ``length`` positions are
+    filled.
+    """
 
     k: Tensor
     v: Tensor
@@ -22,7 +27,10 @@ class KeyValueCache:
 
 
 def new_state(implementation: Implementation, problem: Problem, max_seqlen: int) -> Any:
-    """Return an empty decoding state for at most ``max_seqlen`` positions: the implementation's own, or a key/value cache."""
+    """Return an empty decoding state for at most ``max_seqlen`` positions.
+
+    The implementation's own, or a key/value cache.
+    """
     if implementation.new_state is not None:
         return implementation.new_state(problem, max_seqlen)
     p, dtype = problem, getattr(torch, problem.dtype)
@@ -50,9 +58,11 @@ def extend(
     problem: Problem,
     params: Mapping[str, Tensor] | None = None,
 ) -> tuple[AttentionOutput, Any]:
-    """Append a chunk and attend with it: q ``[B, H, T, D]``, k ``[B, G, T, D]``, v ``[B, G, T, Dv]`` → out ``[B, H, T, Dv]``.
+    """Append a chunk and attend with it: q ``[B, H, T, D]``, k ``[B, G, T, D]``, v ``[B, G, T, Dv]`` → out
+    ``[B, H, T, Dv]``.
 
-    ``problem`` gives heads, widths, dtype, mask, scale and options; lengths and positions follow from the state.
+    ``problem`` gives heads, widths, dtype, mask, scale and options; lengths and positions follow from the
+    state.
 
     Raises:
         UsageError: the chunk does not fit what is left of the cache.

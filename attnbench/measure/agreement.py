@@ -1,11 +1,13 @@
-"""Numerical agreement: how far a result is from the float64 truth, and whether that is within its budget. In: tensors. Out: a section.
+"""Numerical agreement: how far a result is from the float64 truth, and whether that is within its budget. In:
+tensors. Out: a section.
 
-Budget for one tensor, with m = 2 for out and lse, 3 for gradients, against the semantics' plain computation in the same dtype:
+Budget for one tensor, with m = 2 for out and lse, 3 for gradients, against the semantics' plain computation
+in the same dtype:
 
-    max|x - truth| <= min(m · baseline error, a-priori bound) + max(2 eps · max|truth|, 2e-6)
+max|x - truth| <= min(m · baseline error, a-priori bound) + max(2 eps · max|truth|, 2e-6)
 
-and, where max|truth| > 2e-6, ‖x - truth‖ / ‖truth‖ at most the larger of m times the baseline's own and a floor by dtype. -inf agrees with
--inf in ``lse``; any other value that is not finite, on either side, fails.
+and, where max|truth| > 2e-6, ‖x - truth‖ / ‖truth‖ at most the larger of m times the baseline's own and a
+floor by dtype. -inf agrees with -inf in ``lse``; any other value that is not finite, on either side, fails.
 """
 
 import math
@@ -92,7 +94,10 @@ def grade(
 
 
 def worst_verdict(parts: Mapping[str, Error]) -> tuple[str, str]:
-    """Return the name and verdict of the worst part: anything but ``ok`` first, then the largest share of its budget."""
+    """Return the name and verdict of the worst part.
+
+    Anything but ``ok`` first, then the largest share of its budget.
+    """
     name = max(parts, key=lambda key: (parts[key].verdict != "ok", parts[key].budget_used or 0.0))
     return name, parts[name].verdict or "ok"
 
@@ -112,7 +117,8 @@ def grade_outputs(
     bounds: Mapping[str, float] | None = None,
     computed: Tensor | None = None,
 ) -> Agreement:
-    """Grade an attention's out, lse and gradients (``dq``, ``dk``, ``dv``) on the rows for which the truth is known.
+    """Grade an attention's out, lse and gradients (``dq``, ``dk``, ``dv``) on the rows for which the truth is
+    known.
 
     Args:
         out: ``[B, H, Sq, Dv]``.

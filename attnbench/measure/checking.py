@@ -1,4 +1,7 @@
-"""Agreement of one workload with its truth. In: a workload and what its call returned. Out: the section, or why there is none."""
+"""Agreement of one workload with its truth. In: a workload and what its call returned.
+
+Out: the section, or why there is none.
+"""
 
 import math
 from collections.abc import Iterator
@@ -30,7 +33,9 @@ def rows_to_check(workload: Workload, settings: MeasureSettings) -> Tensor | Non
 
 @contextmanager
 def upstream_on(workload: Workload, rows: Tensor | None) -> Iterator[None]:
-    """Keep the upstream gradient on ``rows`` alone within the block, so that the truth of those rows is that of all gradients."""
+    """Keep the upstream gradient on ``rows`` alone within the block, so that the truth of those rows is
+    that of all gradients.
+    """
     given = workload.inputs.get("grad_out")
     if given is None or rows is None:
         yield
@@ -87,7 +92,10 @@ def check_attention(
     folder: Path | None,
     sampled: bool = False,
 ) -> Agreement:
-    """Grade out, lse and gradients of a core. ``sampled``: rows that no program computed hold NaN in ``lse`` and don't count."""
+    """Grade out, lse and gradients of a core. ``sampled``.
+
+    Rows that no program computed hold NaN in ``lse`` and don't count.
+    """
     yardstick = _yardstick(workload, settings, rows, folder)
     computed = ~torch.isnan(outputs.lse) if sampled and outputs.lse is not None else None
     gradients = {f"d{name}": tensor for name, tensor in (outputs.gradients or {}).items()}
@@ -108,7 +116,9 @@ def check_attention(
 
 
 def check_module(workload: Workload, outputs: Outputs, memory_limit_bytes: int | None) -> Agreement | str:
-    """Grade a block's output or a model's logits (or loss) and every gradient against the float64 twin, or say why not."""
+    """Grade a block's output or a model's logits (or loss) and every gradient against the float64 twin, or
+    say why not.
+    """
     needed = reference_bytes(workload)
     if memory_limit_bytes is not None and needed > memory_limit_bytes:
         return f"the float64 twin needs about {needed} bytes, {memory_limit_bytes} may be used"
@@ -155,5 +165,6 @@ def verdict_in_words(section: Agreement) -> str:
             f"root mean square {worst.rms_relative_error or 0:.3g} (budget {worst.rms_budget or 0:.3g})"
         )
     if verdict == "nonfinite":
-        return f"{name} holds {worst.nonfinite} values that are not finite, its reference {worst.nonfinite_reference}"
+        counts = worst.nonfinite, worst.nonfinite_reference
+        return "{} holds {} values that are not finite, its reference {}".format(name, *counts)
     return f"{name}: {verdict}"

@@ -1,7 +1,8 @@
-"""One case from beginning to end, in the order that keeps a record honest. In: a case and settings. Out: its record.
+"""One case from beginning to end, in the order that keeps a record honest. In: a case and settings. Out: its
+record.
 
-Supported? Does it fit? Then one counted call gives memory, operand bytes, FLOPs and the numbers that are graded against the truth. Only
-what agrees is timed.
+Supported? Does it fit? Then one counted call gives memory, operand bytes, FLOPs and the numbers that are
+graded against the truth. Only what agrees is timed.
 """
 
 import hashlib

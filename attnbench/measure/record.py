@@ -1,4 +1,5 @@
-"""What one case leaves behind: a record of plain data, one section per quantity. Loads no torch; unknown quantities are left out.
+"""What one case leaves behind: a record of plain data, one section per quantity. Loads no torch; unknown
+quantities are left out.
 
 Field names are read by other programs: they are added, never renamed. Units stand in the names.
 """
@@ -61,7 +62,10 @@ class Traffic(Section):
 
 
 class Flops(Section):
-    """``useful``: visible pairs; ``dense``: all pairs; ``executed``: what was performed; exponentials apart."""
+    """``useful``: visible pairs; ``dense``: all pairs; ``executed``: what was performed.
+
+    Exponentials apart.
+    """
 
     useful: int | None = None
     dense: int | None = None
@@ -70,7 +74,10 @@ class Flops(Section):
 
 
 class Error(Section):
-    """Distance of one tensor to the float64 truth and what it was allowed to be. ``budget_used`` is the larger share of the two rules."""
+    """Distance of one tensor to the float64 truth and what it was allowed to be.
+
+    ``budget_used`` is the larger share of the two rules.
+    """
 
     max_abs_error: float | None = None
     rms_relative_error: float | None = None

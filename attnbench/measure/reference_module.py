@@ -1,4 +1,5 @@
-"""The truth of a block or a model: the same weights in float64 with the semantics' definition as its core. In: a workload. Out: two twins.
+"""The truth of a block or a model: the same weights in float64 with the semantics' definition as its core.
+In: a workload. Out: two twins.
 
 A mixer that is no q/k/v core is its own definition: its truth is itself in float64, its baseline itself.
 """
@@ -51,7 +52,10 @@ def _twin(module: nn.Module, plain: bool) -> nn.Module:
 
 
 def reference_bytes(workload: Workload) -> int:
-    """Bytes that the float64 twin needs: weights, and per attention a few score matrices (all layers' at once under autograd)."""
+    """Bytes that the float64 twin needs.
+
+    Weights, and per attention a few score matrices (all layers' at once under autograd).
+    """
     p = workload.problem
     scores = 8 * p.batch * p.num_heads * p.seqlen_q * p.seqlen_k
     weights = sum(8 * tensor.numel() for tensor in workload.resident())

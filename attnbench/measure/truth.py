@@ -1,8 +1,10 @@
-"""The float64 truth of a case, computed once and shared. In: a workload. Out: truth, baseline, the rows they hold, and error bounds.
+"""The float64 truth of a case, computed once and shared. In: a workload. Out: truth, baseline, the rows they
+hold, and error bounds.
 
-Cases that differ in the implementation alone have the same truth: with a folder it is kept there under a name made of all that it
-depends on, so one worker computes it and the others read it. Above a number of rows it is evaluated on sampled query rows; an upstream
-gradient that is zero elsewhere makes the gradients exact for those rows.
+Cases that differ in the implementation alone have the same truth: with a folder it is kept there under a name
+made of all that it depends on, so one worker computes it and the others read it. Above a number of rows it is
+evaluated on sampled query rows; an upstream gradient that is zero elsewhere makes the gradients exact for
+those rows.
 """
 
 import hashlib
@@ -27,7 +29,10 @@ EDGES = (0, 1, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256)
 
 
 class Yardstick(NamedTuple):
-    """What a result is measured by: ``truth`` and ``plain`` hold out and lse on ``rows`` (None: all), gradients whole."""
+    """What a result is measured by: ``truth`` and ``plain`` hold out and lse on ``rows`` (None.
+
+    All), gradients whole.
+    """
 
     truth: Truth
     plain: Truth
@@ -36,7 +41,10 @@ class Yardstick(NamedTuple):
 
 
 def sample_rows(seqlen_q: int, limit: int, seed: int) -> Tensor | None:
-    """Return sorted query rows: tile borders, the last rows, and the rest drawn one from each of equal strata; None for all."""
+    """Return sorted query rows.
+
+    Tile borders, the last rows, and the rest drawn one from each of equal strata; None for all.
+    """
     if seqlen_q <= limit:
         return None
     chosen = {row for edge in EDGES for row in (edge, seqlen_q - 1 - edge) if 0 <= row < seqlen_q}
@@ -114,7 +122,8 @@ def make_yardstick(
     inputs_key: str = "",
     maker: str = "",
 ) -> Yardstick:
-    """Return truth and baseline for q, k, v (and ``grad_out``) on ``rows``, from ``folder`` if they are there.
+    """Return truth and baseline for q, k, v (and ``grad_out``) on ``rows``, from ``folder`` if they are
+    there.
 
     Args:
         semantics: what is computed.
@@ -130,8 +139,9 @@ def make_yardstick(
     grad_out = masked_gradient(inputs["grad_out"].detach(), rows) if problem.needs_gradients else None
     bounds: dict[str, float] = {}
     if semantics.bound is not None:
-        wide = [x.double() for x in (q, *zero_hidden(k, v, problem))]
-        bounds = semantics.bound(*wide, None if grad_out is None else grad_out.double(), problem)
+        shown_k, shown_v = zero_hidden(k, v, problem)
+        wide_grad = None if grad_out is None else grad_out.double()
+        bounds = semantics.bound(q.double(), shown_k.double(), shown_v.double(), wide_grad, problem)
     count = problem.seqlen_q if rows is None else rows.numel()
     name = _name(semantics, problem, inputs_key, count, params is not None, maker)
     if folder is not None:

@@ -1,4 +1,6 @@
-"""Faults that public bug reports describe, one test each with the right value, for every implementation that the input concerns."""
+"""Faults that public bug reports describe, one test each with the right value, for every implementation
+that the input concerns.
+"""
 
 import math
 from typing import Any
@@ -40,7 +42,10 @@ def causal_for(name: str) -> Any:
 @pytest.mark.parametrize("name", SOFTMAX)
 @pytest.mark.parametrize("shift", [-6e4, 0.0, 6e4])
 def test_a03_a_constant_on_all_logits_changes_nothing(name: str, shift: float) -> None:
-    """flashinfer-ai/flashinfer#4267: a finite stand-in for -inf, here -5e4, made such rows zero without a warning."""
+    """flashinfer-ai/flashinfer#4267.
+
+    A finite stand-in for -inf, here -5e4, made such rows zero without a warning.
+    """
     width = 16
     q = torch.zeros(1, 1, 1, width)
     k = torch.zeros(1, 1, 2, width)
@@ -66,7 +71,10 @@ ALIGNED = [
 def test_a05_causal_is_bottom_right_everywhere(
     name: str, lengths: tuple[int, int], expected: list[float]
 ) -> None:
-    """pytorch/pytorch#103082: libraries align the diagonal top-left or bottom-right where the lengths differ."""
+    """pytorch/pytorch#103082.
+
+    Libraries align the diagonal top-left or bottom-right where the lengths differ.
+    """
     seqlen_q, seqlen_k = lengths
     q, k = torch.zeros(1, 1, seqlen_q, 16), torch.zeros(1, 1, seqlen_k, 16)
     v = torch.arange(seqlen_k, dtype=torch.float32).view(1, 1, -1, 1).expand(1, 1, seqlen_k, 16)
@@ -157,7 +165,10 @@ def carved(*shape: int) -> Tensor:
 @pytest.mark.parametrize("seqlen_k", [8, 16, 33])
 @pytest.mark.parametrize("more", [0, 1])
 def test_a13_lengths_that_are_no_multiple_of_a_tile(name: str, seqlen_k: int, more: int) -> None:
-    """openxla/tokamax#316: reads past the last row. All ones: out 1, dq = dk = 0, dv the number of queries each value serves."""
+    """openxla/tokamax#316: reads past the last row. All ones.
+
+    Out 1, dq = dk = 0, dv the number of queries each value serves.
+    """
     seqlen_q = seqlen_k + more
     mask = SlidingWindow(1 << 20, causal=False) if name == "sliding-window" else Full()
     q, k, v = carved(1, 1, seqlen_q, 16), carved(1, 1, seqlen_k, 16), carved(1, 1, seqlen_k, 16)

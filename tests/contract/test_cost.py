@@ -9,7 +9,14 @@ from attnbench.contract.cost import Cost, compulsory_bytes, dense_flops, useful_
 from attnbench.contract.masks import Causal, Full, Mask, SlidingWindow
 from attnbench.contract.problem import Problem
 
-MASKS: list[Mask] = [Full(), Causal(), SlidingWindow(1), SlidingWindow(4), SlidingWindow(99), SlidingWindow(3, causal=False)]
+MASKS: list[Mask] = [
+    Full(),
+    Causal(),
+    SlidingWindow(1),
+    SlidingWindow(4),
+    SlidingWindow(99),
+    SlidingWindow(3, causal=False),
+]
 SHAPES: list[dict[str, Any]] = [
     {"seqlen_q": 7},
     {"seqlen_q": 3, "seqlen_k": 9},
@@ -26,7 +33,9 @@ def seen_pairs(problem: Problem) -> set[tuple[int, int, int, int]]:
     p = problem
     return {
         (b, h, i, j)
-        for b, h, i, j in itertools.product(range(p.batch), range(p.num_heads), range(p.seqlen_q), range(p.seqlen_k))
+        for b, h, i, j in itertools.product(
+            range(p.batch), range(p.num_heads), range(p.seqlen_q), range(p.seqlen_k)
+        )
         if j < p.key_limits[b] and bool(p.mask.visible(b, h, p.query_starts[b] + i, j))
     }
 
@@ -45,9 +54,8 @@ def test_flops_and_bytes_equal_enumeration(mask: Mask, shape: dict[str, Any]) ->
     out = p.batch * p.num_heads * p.seqlen_q * p.head_dim_v
     read = len(rows) * p.head_dim + len(slots) * (p.head_dim + p.head_dim_v)
     assert compulsory_bytes(p) == 2 * (read + out)
-    inputs = (
-        p.batch * p.num_heads * p.seqlen_q * p.head_dim
-        + p.batch * p.num_kv_heads * p.seqlen_k * (p.head_dim + p.head_dim_v)
+    inputs = p.batch * p.num_heads * p.seqlen_q * p.head_dim + p.batch * p.num_kv_heads * p.seqlen_k * (
+        p.head_dim + p.head_dim_v
     )
     assert compulsory_bytes(p.replace(mode="fwd_bwd")) == 2 * (read + out + len(rows) * p.head_dim_v + inputs)
 

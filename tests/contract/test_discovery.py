@@ -1,4 +1,7 @@
-"""Implementations are found without any other edit: a module, an entry point, a file anywhere, ``package.module:ATTRIBUTE``."""
+"""Implementations are found without any other edit.
+
+A module, an entry point, a file anywhere, ``package.module:ATTRIBUTE``.
+"""
 
 import os
 import shutil
@@ -26,7 +29,7 @@ def attention(q, k, v, *, problem, params=None):
     return get_implementation("sdpa").attention(q, k, v, problem=problem)
 
 
-IMPLEMENTATION = dataclasses.replace(get_implementation("sdpa"), name="mine", summary="Mine", attention=attention)
+IMPLEMENTATION = dataclasses.replace(get_implementation("sdpa"), name="mine", attention=attention)
 '''
 VARIANTS = (
     KERNEL.replace("IMPLEMENTATION = dataclasses", "ONE = dataclasses")
@@ -36,7 +39,10 @@ VARIANTS = (
 
 def names_found(*paths: Path) -> list[str]:
     """Names that a fresh interpreter finds with these folders in front of its path."""
-    code = "from attnbench.contract.discovery import *; print(*find_implementations()); print(broken_implementations())"
+    code = (
+        "from attnbench.contract.discovery import broken_implementations, find_implementations\n"
+        "print(*find_implementations())\nprint(broken_implementations())"
+    )
     here = Path(attnbench.__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*paths, here]))}
     result = subprocess.run(
@@ -86,7 +92,7 @@ def test_a_file_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     Path("variants.py").write_text(VARIANTS)
     assert [item.name for item in get_implementations("./variants.py")] == ["mine", "other"]
     assert get_implementation("./variants.py#other").name == "other"
-    with pytest.raises(UsageError, match="does not name one of its variants .mine, other."):
+    with pytest.raises(UsageError, match=r"does not name one of its variants \(mine, other\)"):
         get_implementation("./variants.py")
 
 

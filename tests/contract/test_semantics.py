@@ -42,7 +42,9 @@ def one_row(semantics: Semantics, q: Tensor, k: Tensor, v: Tensor, scale: float,
     ids=str,
 )
 def test_truth_is_the_formula(semantics: Semantics, shape: dict[str, Any]) -> None:
-    problem = Problem(**{"batch": 2, "num_heads": 2, "head_dim": 4, "head_dim_v": 4, "dtype": "float64", **shape})
+    problem = Problem(
+        **{"batch": 2, "num_heads": 2, "head_dim": 4, "head_dim_v": 4, "dtype": "float64", **shape}
+    )
     p = problem
     inputs = make_inputs(p, seed=3)
     result = truth(semantics, inputs["q"], inputs["k"], inputs["v"], problem=p)
@@ -54,7 +56,10 @@ def test_truth_is_the_formula(semantics: Semantics, shape: dict[str, Any]) -> No
                 keys = [j for lo, hi in seen for j in range(lo, hi)]
                 q, k, v = inputs["q"][b, h, i], inputs["k"][b, g], inputs["v"][b, g]
                 torch.testing.assert_close(
-                    result.out[b, h, i], one_row(semantics, q, k, v, p.softmax_scale, keys), rtol=1e-12, atol=1e-13
+                    result.out[b, h, i],
+                    one_row(semantics, q, k, v, p.softmax_scale, keys),
+                    rtol=1e-12,
+                    atol=1e-13,
                 )
                 if result.lse is not None:
                     total = sum(math.exp(float(q @ k[j]) * p.softmax_scale) for j in keys)
@@ -64,7 +69,9 @@ def test_truth_is_the_formula(semantics: Semantics, shape: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("semantics", BY_NAME.values(), ids=BY_NAME)
 @pytest.mark.parametrize("mask", [Causal(), SlidingWindow(9)], ids=lambda mask: mask.slug)
-def test_row_blocks_and_rows_give_the_gradients_of_the_whole(semantics: Semantics, mask: Any, monkeypatch: Any) -> None:
+def test_row_blocks_and_rows_give_the_gradients_of_the_whole(
+    semantics: Semantics, mask: Any, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("attnbench.contract.semantics.BLOCK_BYTES", 8 * 2 * 4 * 40 * 7)  # seven rows a block
     problem = Problem(
         seqlen_q=33, seqlen_k=40, batch=2, num_heads=4, num_kv_heads=2, head_dim=8, dtype="float64",
@@ -85,12 +92,16 @@ def test_row_blocks_and_rows_give_the_gradients_of_the_whole(semantics: Semantic
     actual_rows = truth(semantics, q, k, v, problem=problem, grad_out=sampled, rows=rows)
     torch.testing.assert_close(actual_rows.out, wanted_rows.out[:, :, rows], rtol=1e-12, atol=1e-13)
     for name in ("dq", "dk", "dv"):
-        torch.testing.assert_close(getattr(actual_rows, name), getattr(wanted_rows, name), rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(
+            getattr(actual_rows, name), getattr(wanted_rows, name), rtol=1e-11, atol=1e-12
+        )
 
 
 def test_a_constant_on_all_logits_changes_nothing() -> None:
     # Valid logits below every finite sentinel: 1 / (1 + e^-1), and an lse far below -5e4.
-    problem = Problem(seqlen_q=1, seqlen_k=2, num_heads=1, head_dim=1, head_dim_v=1, scale=1.0, mask=Full(), dtype="float32")
+    problem = Problem(
+        seqlen_q=1, seqlen_k=2, num_heads=1, head_dim=1, head_dim_v=1, scale=1.0, mask=Full(), dtype="float32"
+    )
     q, k = torch.tensor([[[[-1.0]]]]), torch.tensor([[[[60000.0], [60001.0]]]])
     v = torch.tensor([[[[1.0], [0.0]]]])
     for result in (truth(SOFTMAX, q, k, v, problem=problem), baseline(SOFTMAX, q, k, v, problem=problem)):

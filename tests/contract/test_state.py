@@ -1,4 +1,7 @@
-"""Decoding state: chunks appended one after the other give what one pass gives, and never read what is not filled."""
+"""Decoding state.
+
+Chunks appended one after the other give what one pass gives, and never read what is not filled.
+"""
 
 import pytest
 import torch

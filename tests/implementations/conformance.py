@@ -1,4 +1,7 @@
-"""The problems every implementation is held to, and how a result is graded. Shared by the tests in this folder."""
+"""The problems every implementation is held to, and how a result is graded.
+
+Shared by the tests in this folder.
+"""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -56,7 +59,9 @@ def masks_for(implementation: Implementation) -> list[Mask]:
 
 
 def _is_covered_elsewhere(name: str, mask: Mask, shape_name: str) -> bool:
-    """Dense implementations treat every window alike, and a forced backend of SDPA is the same code as ``sdpa``: a sample is enough."""
+    """Dense implementations treat every window alike, and a forced backend of SDPA is the same code as
+    ``sdpa``: a sample is enough.
+    """
     if name.startswith("sdpa-"):
         return mask not in (Causal(), SlidingWindow(1)) or shape_name in (
             "n7",
@@ -69,7 +74,10 @@ def _is_covered_elsewhere(name: str, mask: Mask, shape_name: str) -> bool:
 
 
 def grid(dtypes: tuple[str, ...], modes: tuple[str, ...]) -> Iterator[tuple[str, Problem, str]]:
-    """Yield ``(implementation, problem, id)`` for everything that is supported; what must be is asserted elsewhere."""
+    """Yield ``(implementation, problem, id)`` for everything that is supported.
+
+    What must be is asserted elsewhere.
+    """
     for name, implementation in find_implementations().items():
         for mask in masks_for(implementation):
             for shape_name, shape in SHAPES.items():

@@ -1,15 +1,29 @@
-"""Every implementation against float64 truth on every shape it supports: out, lse and gradients within budget."""
+"""Every implementation against float64 truth on every shape it supports.
+
+Out, lse and gradients within budget.
+"""
 
 import pytest
-from tests.implementations.conformance import FIVE, graded, grid
 
 from attnbench.contract.discovery import broken_implementations, find_implementations
 from attnbench.contract.implementation import refusals
 from attnbench.contract.masks import Causal, SlidingWindow
 from attnbench.contract.problem import Problem
+from tests.implementations.conformance import FIVE, graded, grid
 
-REQUIRED = "cross-lengths query-start grouped-heads key-lengths value-dim dtype:float32 dtype:float16 dtype:bfloat16".split()
-RECOMPUTED = "PyTorch's CPU kernel recomputes p from an lse rounded to float32, so its dv error grows with the logits"
+REQUIRED = [
+    "cross-lengths",
+    "query-start",
+    "grouped-heads",
+    "key-lengths",
+    "value-dim",
+    "dtype:float32",
+    "dtype:float16",
+    "dtype:bfloat16",
+]
+RECOMPUTED = (
+    "PyTorch's CPU kernel recomputes p from an lse rounded to float32, so its dv error grows with the logits"
+)
 OVER_BUDGET = {
     "sdpa-full-scale-float32-fwd_bwd": f"{RECOMPUTED}: 1.05 times its budget at logits up to 16",
     "sdpa-flash-full-scale-float32-fwd_bwd": f"{RECOMPUTED}: 1.05 times its budget at logits up to 16",
@@ -17,7 +31,10 @@ OVER_BUDGET = {
     "sdpa-flash-window1-scale-float32-fwd_bwd": f"{RECOMPUTED}: 2.9 times, where one key alone is seen",
     "sdpa-flash-window1-width-80-float32-fwd_bwd": f"{RECOMPUTED}: 1.4 times, where one key alone is seen",
 }
-"""What is measured to be over its budget in torch 2.13, none of it ours; the marks are strict, so a cured one is noticed."""
+"""What is measured to be over its budget in torch 2.13, none of it ours.
+
+The marks are strict, so a cured one is noticed.
+"""
 
 
 def _marks(case_id: str) -> list[pytest.MarkDecorator]:
@@ -37,11 +54,16 @@ def test_all_five_are_found_and_none_is_broken() -> None:
 
 @pytest.mark.parametrize("name", FIVE)
 def test_what_the_five_must_support(name: str) -> None:
-    """Closed support cuts both ways: the grid below only holds what is listed, so what must be listed stands here."""
+    """Closed support cuts both ways.
+
+    The grid below only holds what is listed, so what must be listed stands here.
+    """
     implementation = find_implementations()[name]
     assert set(REQUIRED) <= implementation.supports
     mask = SlidingWindow(7) if name == "sliding-window" else Causal()
-    problem = Problem(seqlen_q=2, seqlen_k=16, query_start=6, key_lengths=(8,), mask=mask, num_heads=4, num_kv_heads=2)
+    problem = Problem(
+        seqlen_q=2, seqlen_k=16, query_start=6, key_lengths=(8,), mask=mask, num_heads=4, num_kv_heads=2
+    )
     assert refusals(implementation, problem) == []
     assert refusals(implementation, problem.replace(dtype="float16")) == []
     backward = refusals(implementation, problem.replace(mode="fwd_bwd"))

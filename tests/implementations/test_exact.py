@@ -1,4 +1,7 @@
-"""Properties without any tolerance: no leak from the future, exact zeros, NaN kept out, batch slots and strides that do not matter."""
+"""Properties without any tolerance.
+
+No leak from the future, exact zeros, NaN kept out, batch slots and strides that do not matter.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -100,10 +103,11 @@ def test_batch_slots_do_not_touch_each_other(name: str, problem: Problem) -> Non
 
 HIDDEN: dict[str, Callable[[Mask], dict[str, Any]]] = {
     "padding": lambda mask: {"seqlen_q": 40, "batch": 3, "key_lengths": (0, 1, 17), "mask": mask},
-    "cache": lambda mask: {"seqlen_q": 2, "seqlen_k": 16, "query_start": 4, "key_lengths": (6,), "mask": mask},
-    "cache-by-causality": lambda mask: {"seqlen_q": 2, "seqlen_k": 16, "query_start": 6, "mask": mask},
+    "cache": lambda mask: {"seqlen_q": 2, "seqlen_k": 16, "query_start": 4, "key_lengths": (6,), "mask":
+    mask}, "cache-by-causality": lambda mask: {"seqlen_q": 2, "seqlen_k": 16, "query_start": 6, "mask": mask},
     "ragged-cache": lambda mask: {
-        "seqlen_q": 3, "seqlen_k": 90, "batch": 2, "query_start": (7, 70), "key_lengths": (10, 73), "mask": mask,
+        "seqlen_q": 3, "seqlen_k": 90, "batch": 2, "query_start": (7, 70), "key_lengths": (10, 73), "mask":
+        mask,
     },
     "left-of-the-window": lambda mask: {"seqlen_q": 3, "seqlen_k": 130, "mask": mask},
 }  # fmt: skip
@@ -195,7 +199,10 @@ def test_a_window_of_one_returns_v(name: str, dtype: str) -> None:
 
 
 def views(inputs: Inputs, problem: Problem) -> dict[str, Inputs]:
-    """The same numbers in other strides: heads behind length, slices of a wider tensor, a stride of 0, a reversed layout."""
+    """The same numbers in other strides.
+
+    Heads behind length, slices of a wider tensor, a stride of 0, a reversed layout.
+    """
     wide = {
         key: torch.cat([t, torch.full_like(t, float("nan"))], dim=-1)[..., : t.shape[-1]]
         for key, t in inputs.items()
@@ -218,7 +225,10 @@ def views(inputs: Inputs, problem: Problem) -> dict[str, Inputs]:
 @pytest.mark.parametrize("view", ["transposed", "sliced", "columns", "expanded"])
 @pytest.mark.parametrize(("name", "problem"), list(every("fwd_bwd", "fwd", seqlen_q=33, batch=2)))
 def test_strides_change_nothing_beyond_rounding(name: str, problem: Problem, view: str) -> None:
-    """Own kernels are held to the bit where they read by strides; library products may choose another blocking for another layout."""
+    """Own kernels are held to the bit where they read by strides.
+
+    Library products may choose another blocking for another layout.
+    """
     implementation = find_implementations()[name]
     strided = views(make_inputs(problem, seed=7), problem)[view]
     packed = {key: t.contiguous() for key, t in strided.items()}

@@ -24,10 +24,21 @@ SHAPES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(("mask", "dtype"), list(itertools.product(("causal", "full"), ("float32", "float16"))))
-def test_stated_bytes_and_peak_are_what_the_operators_move(shape: dict[str, Any], mask: str, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("mask", "dtype"), list(itertools.product(("causal", "full"), ("float32", "float16")))
+)
+def test_stated_bytes_and_peak_are_what_the_operators_move(
+    shape: dict[str, Any], mask: str, dtype: str
+) -> None:
     case = Case.from_dict(
-        {"implementation": "naive", "num_heads": 2, "head_dim": 16, "mask": {"name": mask}, "dtype": dtype, **shape}
+        {
+            "implementation": "naive",
+            "num_heads": 2,
+            "head_dim": 16,
+            "mask": {"name": mask},
+            "dtype": dtype,
+            **shape,
+        }
     )
     counts = count_call(build_workload(case))
     cost = get_implementation("naive").cost(case.problem())
@@ -53,12 +64,17 @@ def test_a_hand_computed_chain() -> None:
 
 
 def test_sixteen_bit_scores_do_not_overflow() -> None:
-    """q = k = 64 everywhere: the raw dot is 262144, above float16's largest number; the scaled logit 32768 is not."""
+    """q = k = 64 everywhere: the raw dot is 262144, above float16's largest number.
+
+    The scaled logit 32768 is not.
+    """
     problem = Problem(seqlen_q=4, num_heads=1, head_dim=64, dtype="float16", mask=Full())
     q = torch.full((1, 1, 4, 64), 64.0, dtype=torch.float16)
     v = torch.randn(1, 1, 4, 64, generator=torch.Generator().manual_seed(0)).half()
     out = get_implementation("naive").attention(q, q, v, problem=problem).out
-    torch.testing.assert_close(out, v.float().mean(dim=2, keepdim=True).half().expand_as(out), rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(
+        out, v.float().mean(dim=2, keepdim=True).half().expand_as(out), rtol=2e-3, atol=2e-3
+    )
 
 
 def test_chains_that_are_not_stated_are_none() -> None:

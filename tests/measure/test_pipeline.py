@@ -154,15 +154,8 @@ def test_truth_on_sampled_rows_finds_a_wrong_row_among_them(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["naive", "sdpa", "linear", "sliding-window"])
 def test_a_model_on_real_text(name: str, mode: str) -> None:
     mask = {"name": "sliding-window", "window_size": 8} if name == "sliding-window" else {"name": "causal"}
-    case = Case(
-        level="model",
-        preset="small-decoder",
-        implementation=name,
-        mode=mode,
-        mask=mask,
-        seqlen_q=32,
-        inputs="text",
-    )  # type: ignore[arg-type]  # modes are checked at run time
+    keys = {"level": "model", "preset": "small-decoder", "inputs": "text", "seqlen_q": 32}
+    case = Case.from_dict({**keys, "implementation": name, "mode": mode, "mask": mask})
     record = measure_case(case, QUICK)
     assert record.status == "ok", record.reason
     assert record.agreement is not None
