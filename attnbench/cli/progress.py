@@ -5,21 +5,17 @@ It is drawn between cases alone, so that nothing of ours runs while a sample is 
 
 from __future__ import annotations
 
+import statistics
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -37,25 +33,25 @@ class ProgressOnStderr:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             TextColumn("{task.description}", markup=False),
             console=self._console,
             auto_refresh=False,
             transient=True,
-            speed_estimate_period=1e9,
         )
-        self._task = self._bar.add_task("", total=None)
-        self._done = 0
-        self._total = 0
+        self._task = self._bar.add_task("", total=None, left="")
+        self._works: list[int] = []
+        self._seconds: list[float] = []
+        self._began = 0.0
 
-    def started(self, path: Path, cases: int, done: int) -> None:
+    def started(self, path: Path, todo: Sequence[Case], done: int) -> None:
         """Say where the run lies."""
-        self._total = cases
-        self._done = done
-        kept = f", {done} of them done before" if done else ""
-        self._print(f"{cases} cases{kept}, run {path}")
-        self._bar.update(self._task, total=cases - done)
+        from attnbench.run.runner import work_of
+
+        self._works = [work_of(case) for case in todo]
+        kept = f", {done} have a result already" if done else ""
+        self._print(f"{len(todo)} cases to measure{kept}; run {path}")
+        self._bar.update(self._task, total=len(todo))
         if self._console.is_terminal:
             self._bar.start()
 
@@ -67,21 +63,25 @@ class ProgressOnStderr:
         """Show which case is measured now."""
         self._bar.update(self._task, description=case.case_id)
         self._draw()
+        self._began = time.monotonic()
 
     def case_finished(self, record: Record) -> None:
         """Count it; print it, too, where there is no bar or where something is wrong."""
-        self._done += 1
-        self._bar.advance(self._task)
+        self._seconds.append(time.monotonic() - self._began)
+        left = seconds_left(self._works, self._seconds)
+        self._bar.update(self._task, advance=1, left=f"{timedelta(seconds=round(left))} left")
         latency = record.latency.median_ms if record.latency is not None else None
         said = f" {latency:.3g} ms" if latency is not None else ""
         reason = f": {record.reason}" if record.reason else ""
         if not self._console.is_terminal or record.status not in ("ok", "unsupported"):
-            self._print(f"[{self._done}/{self._total}] {record.case_id} {record.status}{said}{reason}")
+            number = f"[{len(self._seconds)}/{len(self._works)}]"
+            self._print(f"{number} {record.case_id} {record.status}{said}{reason}")
         self._draw()
 
     def close(self) -> None:
-        """Take the bar away."""
-        self._bar.stop()
+        """Take the bar away, if there is one."""
+        if self._bar.live.is_started:
+            self._bar.stop()
 
     def _draw(self) -> None:
         if self._console.is_terminal:
@@ -92,6 +92,26 @@ class ProgressOnStderr:
             self._console.print(Text(line))
         else:
             print(line, file=sys.stderr, flush=True)
+
+
+def seconds_left(works: Sequence[float], seconds: Sequence[float]) -> float:
+    """Estimate how long the cases take that are not done yet.
+
+    A case costs a fixed time and one that grows with its work: the line through the cases that are done says
+    both. Until they differ in work, the others are taken to be like them.
+
+    Args:
+        works: size of every case, in the order of the run.
+        seconds: how long the first of them took.
+    """
+    done, rest = works[: len(seconds)], works[len(seconds) :]
+    mean = statistics.fmean(seconds)
+    if len(set(done)) < 2:
+        return mean * len(rest)
+    slope, intercept = statistics.linear_regression(done, seconds)
+    if slope <= 0 or intercept < 0:
+        return mean * len(rest)
+    return sum(intercept + slope * work for work in rest)
 
 
 @contextmanager

@@ -24,8 +24,8 @@ _LOG = "worker.log"
 class Observer(Protocol):
     """Is told how a run goes, between cases and never while one is measured."""
 
-    def started(self, path: Path, cases: int, done: int) -> None:
-        """The folder is there; `done` of all `cases` have a result already."""
+    def started(self, path: Path, todo: Sequence[Case], done: int) -> None:
+        """The folder is there; `todo` comes, in this order; `done` cases have a result already."""
 
     def note(self, text: str) -> None:
         """Something that a person should know."""
@@ -49,7 +49,7 @@ class RunInterruptedError(KeyboardInterrupt):
 class _Silent:
     """An observer that says nothing."""
 
-    def started(self, path: Path, cases: int, done: int) -> None:
+    def started(self, path: Path, todo: Sequence[Case], done: int) -> None:
         """Say nothing."""
 
     def note(self, text: str) -> None:
@@ -128,10 +128,10 @@ def run_cases(cases: Sequence[Case], executor: Executor, writer: RunWriter, obse
         StorageError: a record could not be written.
     """
     done = _finished(load_run(writer.path))
-    observer.started(writer.path, len(cases), len(done))
+    todo = [case for case in cases if case.case_id not in done]
+    observer.started(writer.path, todo, len(done))
     status = "failed"
     try:
-        todo = [case for case in cases if case.case_id not in done]
         executor.prepare(todo)
         for case in todo:
             observer.case_started(case)
@@ -157,6 +157,11 @@ def cases_left(suite: Suite | None, resume: str | Path | None) -> list[Case]:
     return [case for case in ordered(_plan(suite, run).cases) if case.case_id not in done]
 
 
+def work_of(case: Case) -> int:
+    """The size of a case, to order and compare cases by: multiplications of full attention."""
+    return case.batch * case.num_heads * case.seqlen_q * case.seqlen_k * (case.head_dim + case.head_dim_v)
+
+
 def ordered(cases: Sequence[Case], isolate: Isolation = "case") -> list[Case]:
     """The cases with equal problems next to each other, small ones first.
 
@@ -166,11 +171,10 @@ def ordered(cases: Sequence[Case], isolate: Isolation = "case") -> list[Case]:
 
     def key(case: Case) -> tuple[str, int, int, str]:
         together = case.implementation if isolate == "implementation" else ""
-        work = case.batch * case.num_heads * case.seqlen_q * case.seqlen_k * (case.head_dim + case.head_dim_v)
         problem = {
             name: value for name, value in case.to_dict().items() if name not in ("implementation", "options")
         }
-        return together, LEVELS.index(case.level), work, repr(problem)
+        return together, LEVELS.index(case.level), work_of(case), repr(problem)
 
     return sorted(cases, key=key)
 

@@ -1,5 +1,6 @@
 """A suite becomes a run folder; interrupted, it can be continued."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,8 @@ class Watching:
     def __init__(self) -> None:
         self.seen: list[object] = []
 
-    def started(self, path: Path, cases: int, done: int) -> None:
-        self.seen.append((cases, done))
+    def started(self, path: Path, todo: Sequence[Case], done: int) -> None:
+        self.seen.append(([one.seqlen_k for one in todo], done))
 
     def note(self, text: str) -> None:
         self.seen.append(text)
@@ -87,7 +88,7 @@ def test_an_interruption_keeps_what_was_measured_and_resuming_completes_it(tmp_p
     with RunWriter.resume(tmp_path) as writer:
         run_cases(cases, second, writer, watching)
     assert second.submitted == [one.case_id for one in cases[2:]]
-    assert watching.seen == [(4, 2), 3, "ok", 4, "ok"]
+    assert watching.seen == [([3, 4], 2), 3, "ok", 4, "ok"]
     run = load_run(tmp_path)
     assert run.meta["status"] == "complete"
     assert run.missing == []

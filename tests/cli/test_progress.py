@@ -1,0 +1,28 @@
+"""How long a run still takes, from how long it took so far."""
+
+import pytest
+
+from attnbench.cli.progress import seconds_left
+
+
+def test_a_case_costs_a_fixed_time_and_one_that_grows():
+    works = [1, 2, 4, 8, 16]
+    assert seconds_left(works, [1.5, 2.0, 3.0]) == pytest.approx((1 + 8 / 2) + (1 + 16 / 2))
+
+
+@pytest.mark.parametrize(
+    ("works", "seconds"),
+    [
+        ([5, 5, 5, 9], [2.0, 4.0]),
+        ([1, 2, 3, 4], [4.0, 2.0]),
+        ([3, 1, 2], [3.0]),
+        ([10, 20, 30, 40], [1.0, 5.0]),
+    ],
+)
+def test_without_a_sensible_line_the_rest_is_like_the_mean(works, seconds):
+    mean = sum(seconds) / len(seconds)
+    assert seconds_left(works, seconds) == pytest.approx(mean * (len(works) - len(seconds)))
+
+
+def test_nothing_is_left_at_the_end():
+    assert seconds_left([1, 2], [1.0, 2.0]) == 0
