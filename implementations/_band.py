@@ -1,9 +1,9 @@
 """Softmax attention under a band, in PyTorch operators on tiles: time O(n·W·d), memory O(n·d + W).
 
-In: q, k, v. Out: out, lse, and gradients. A tile is a block of queries and the keys that they see, a view of k
-and v without a copy (neighbouring tiles overlap). Keys that no query sees are never read. Scores are float32
-(float64 for float64 inputs) in one buffer that stays in cache; the backward pass makes them again, so that
-nothing but the inputs is kept for it.
+In: q, k, v. Out: out, lse, and gradients. A tile is a block of queries and the keys that they see, a view
+of k and v without a copy (neighbouring tiles overlap). Keys that no query sees are never read. Scores are
+float32 (float64 for float64 inputs) in one buffer that stays in cache; the backward pass makes them again,
+so that nothing but the inputs is kept for it.
 """
 
 from typing import Any
@@ -14,67 +14,60 @@ from torch import Tensor
 from attnbench.contract.implementation import AttentionOutput
 from attnbench.contract.problem import Problem
 
-from ._band_tiles import Band, Operation, Tiles, band_of, operations
+from ._band_tiles import Band, Operation, Triangle, band_of, hidden_corners, operations
 from ._batch_runs import BatchRun, batch_runs
 from ._scratch import Scratch
 
 
 def _flat(x: Tensor, run: BatchRun, dtype: torch.dtype) -> Tensor:
-    """``[B, H, S, D]`` → ``[b·H, S, D]`` of these batch rows, contiguous, in the dtype that sums are made in."""
+    """``[B, H, S, D]`` → ``[b·H, S, D]`` of these batch rows, contiguous, in the dtype of sums."""
     return x[run.rows].to(dtype).contiguous().flatten(0, 1)
 
 
-def _blocks(x: Tensor, heads: int | slice, first: int, size: int, step: int, count: int) -> Tensor:
-    """View ``[tiles, size, D]`` of x ``[N, S, D]``; of a single head, tile t begins at ``first + t·step``."""
-    if isinstance(heads, slice):
-        return x[heads, first : first + size]
-    return x[heads, first : first + (count - 1) * step + size].unfold(0, size, step).mT
+def _blocks(
+    x: Tensor, count: int, first: int, size: int, token_step: int, head: int, head_step: int
+) -> Tensor:
+    """View ``[count, size, D]`` of contiguous x ``[N, S, D]``: ``size`` tokens of each tile."""
+    _, seqlen, width = x.shape
+    offset = x.storage_offset() + (head * seqlen + first) * width
+    return x.as_strided((count, size, width), ((head_step * seqlen + token_step) * width, width, 1), offset)
 
 
-def _rows(x: Tensor, operation: Operation) -> Tensor:
-    t = operation.tiles
-    return _blocks(x, operation.heads, t.row, t.rows, t.rows, t.count)
+def _rows(x: Tensor, o: Operation) -> Tensor:
+    return _blocks(x, o.count, o.row, o.rows, o.step, o.head, o.head_step)
 
 
-def _keys(x: Tensor, operation: Operation) -> Tensor:
-    t = operation.tiles
-    return _blocks(x, operation.kv_heads, t.key, t.keys, t.rows, t.count)
+def _keys(x: Tensor, o: Operation) -> Tensor:
+    return _blocks(x, o.count, o.key, o.keys, o.step, o.kv_head, o.kv_step)
 
 
-def hidden_columns(tiles: Tiles, band: Band) -> tuple[int, int]:
-    """Return how many of a tile's first and of its last columns some row of it does not see."""
-    left, right = tiles.row + band.lo - tiles.key, tiles.row + band.hi - tiles.key
-    at_start = min(tiles.keys, max(0, tiles.rows - 1 + left))
-    return at_start, tiles.keys - min(tiles.keys, max(0, right + 1))
+class _Scores:
+    """Makes the scores of one operation after the other, in one buffer."""
 
+    def __init__(self, scale: float, scratch: Scratch) -> None:
+        self._scale, self._scratch = scale, scratch
+        self._triangles: dict[Triangle, Tensor] = {}
 
-def _hide(scores: Tensor, t: Tiles, band: Band) -> None:
-    """Set what lies outside the band to -inf: a triangle in the first columns of a tile, one in the last.
+    def __call__(self, q: Tensor, k: Tensor, o: Operation, band: Band) -> Tensor:
+        """``q kᵀ · scale`` ``[count, rows, keys]``, -inf outside the band."""
+        scores = self._scratch("scores", o.count, o.rows, o.keys)
+        torch.baddbmm(scores, q, k.mT, beta=0, alpha=self._scale, out=scores)
+        for corner in hidden_corners(o, band):
+            hidden = self._hidden(corner._replace(first=0), scores.device)
+            scores[..., corner.first : corner.first + corner.columns].masked_fill_(hidden, -torch.inf)
+        return scores
 
-    Row r sees the columns from ``r + t.row + lo - t.key`` to ``r + t.row + hi - t.key``.
-    """
-    at_start, at_end = hidden_columns(t, band)
-    if at_start:
-        hidden = torch.ones(t.rows, at_start, dtype=torch.bool, device=scores.device)
-        hidden.tril_(t.row + band.lo - t.key - 1)
-        scores[..., :at_start].masked_fill_(hidden, -torch.inf)
-        del hidden
-    if at_end:
-        hidden = torch.ones(t.rows, at_end, dtype=torch.bool, device=scores.device)
-        hidden.triu_(t.row + band.hi + 1 - (t.key + t.keys - at_end))
-        scores[..., -at_end:].masked_fill_(hidden, -torch.inf)
-
-
-def _scores(q: Tensor, k: Tensor, scale: float, t: Tiles, band: Band, scratch: Scratch) -> Tensor:
-    """``q kᵀ · scale`` ``[tiles, rows, keys]``, -inf where hidden."""
-    scores = scratch("scores", q.shape[0], t.rows, t.keys)
-    torch.baddbmm(scores, q, k.mT, beta=0, alpha=scale, out=scores)
-    _hide(scores, t, band)
-    return scores
+    def _hidden(self, corner: Triangle, device: torch.device) -> Tensor:
+        if corner not in self._triangles:
+            ones = torch.ones(corner.rows, corner.columns, dtype=torch.bool, device=device)
+            self._triangles[corner] = (
+                ones.tril_(corner.diagonal) if corner.below else ones.triu_(corner.diagonal)
+            )
+        return self._triangles[corner]
 
 
 def _store(target: Tensor, a: Tensor, b: Tensor, scratch: Scratch) -> None:
-    """``target = a b``; straight into it if its dtype allows and its tiles lie one after another, as bmm likes."""
+    """``target = a b``; bmm writes straight into it only if its tiles lie one after another."""
     if target.is_contiguous() and target.dtype == a.dtype:
         torch.bmm(a, b, out=target)
     else:
@@ -88,6 +81,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor,
     wanted = p.option("return_lse", False)
     lse = out.new_full(out.shape[:3], -torch.inf, dtype=wide) if wanted else None
     scratch = Scratch(out, wide)
+    make_scores = _Scores(p.softmax_scale, scratch)
     for run in batch_runs(p):
         band = band_of(p, run)
         flat_q, flat_k, flat_v = (_flat(x, run, wide) for x in (q, k, v))
@@ -97,7 +91,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor,
         flat_out[:, last:].zero_()
         for operation in operations(p, run):
             q_blocks, k_blocks = _rows(flat_q, operation), _keys(flat_k, operation)
-            scores = _scores(q_blocks, k_blocks, p.softmax_scale, operation.tiles, band, scratch)
+            scores = make_scores(q_blocks, k_blocks, operation, band)
             largest = None if lse is None else scores.amax(-1, keepdim=True)
             weights = torch.softmax(scores, -1, out=scores)
             if lse is not None and largest is not None:
@@ -109,43 +103,42 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor,
     return out, lse
 
 
-def _add_keys(total: Tensor, part: Tensor, operation: Operation) -> None:
-    """Add ``part`` ``[tiles, keys, D]``, gradients of each tile's keys, to ``total`` ``[N, Sk, D]``.
+def _add_keys(total: Tensor, part: Tensor, o: Operation) -> None:
+    """Add ``part`` ``[count, keys, D]``, gradients of each tile's keys, to ``total`` ``[N, Sk, D]``.
 
     Tiles of one head overlap: they are added in slices one step wide, which do not.
     """
-    t = operation.tiles
-    width = t.keys if isinstance(operation.kv_heads, slice) else t.rows
-    for first in range(0, t.keys, width):
-        size = min(width, t.keys - first)
-        target = _blocks(total, operation.kv_heads, t.key + first, size, t.rows, t.count)
+    width = o.step or o.keys
+    for first in range(0, o.keys, width):
+        size = min(width, o.keys - first)
+        target = _blocks(total, o.count, o.key + first, size, o.step, o.kv_head, o.kv_step)
         target.add_(part[:, first : first + size])
 
 
 def _backward(
     q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, problem: Problem
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return dq, dk, dv: per tile p again, ``dp = do vᵀ · scale``, ``ds = p (dp - Σ p dp)``, and the products."""
+    """Return dq, dk, dv from p, made again, ``dp = do vᵀ · scale`` and ``ds = p (dp - Σ p dp)``."""
     p, wide = problem, torch.promote_types(q.dtype, torch.float32)
     dq = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     dk, dv = (torch.zeros(x.shape, dtype=wide, device=x.device) for x in (k, v))
     scratch = Scratch(q, wide)
+    make_scores = _Scores(p.softmax_scale, scratch)
     for run in batch_runs(p):
         band = band_of(p, run)
         flat_q, flat_k, flat_v, flat_do = (_flat(x, run, wide) for x in (q, k, v, grad_out))
         flat_dq, flat_dk, flat_dv = (x[run.rows].flatten(0, 1) for x in (dq, dk, dv))
         for operation in operations(p, run):
-            t = operation.tiles
             q_blocks, k_blocks = _rows(flat_q, operation), _keys(flat_k, operation)
             do_blocks, v_blocks = _rows(flat_do, operation), _keys(flat_v, operation)
-            scores = _scores(q_blocks, k_blocks, p.softmax_scale, t, band, scratch)
+            scores = make_scores(q_blocks, k_blocks, operation, band)
             weights = torch.softmax(scores, -1, out=scores)
             ds = scratch("ds", *scores.shape)
             torch.baddbmm(ds, do_blocks, v_blocks.mT, beta=0, alpha=p.softmax_scale, out=ds)
-            # Fused, and exact where a row sees one key: both terms of the difference are then the same number.
+            # Exact where a row sees one key: both terms of the difference are then the same number.
             torch._softmax_backward_data(ds, weights, -1, wide, grad_input=ds)
             for total, a, b in ((flat_dv, weights, do_blocks), (flat_dk, ds, q_blocks)):
-                part = scratch("keys", a.shape[0], t.keys, b.shape[2])
+                part = scratch("keys", operation.count, operation.keys, b.shape[2])
                 _add_keys(total, torch.bmm(a.mT, b, out=part), operation)
             _store(_rows(flat_dq, operation), ds, k_blocks, scratch)
             del scores, weights, ds, part, a, b
@@ -172,7 +165,9 @@ class _BandAttention(torch.autograd.Function):
 
 
 def band_attention(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> AttentionOutput:
-    """``softmax(q kᵀ · scale) v`` under a mask that is a band bounded on both sides; rows that see nothing give 0.
+    """``softmax(q kᵀ · scale) v`` under a mask that is a band bounded on both sides.
+
+    Rows that see no key give 0 and an ``lse`` of -inf.
 
     Args:
         q: queries ``[B, H, Sq, D]``.

@@ -6,8 +6,7 @@ Letters: r rows and c keys of a tile, t tiles of an operation, w bytes of a scor
 from attnbench.contract.cost import Cost, compulsory_bytes, tensor_bytes, useful_flops
 from attnbench.contract.problem import Problem
 
-from ._band import hidden_columns
-from ._band_tiles import Band, Operation, band_of, operations
+from ._band_tiles import Operation, band_of, hidden_corners, operations
 from ._batch_runs import batch_runs
 
 MATMUL_WIDTHS = {"fwd": (1, 1), "decode": (1, 1), "bwd": (3, 2), "fwd_bwd": (4, 3)}
@@ -15,60 +14,53 @@ MATMUL_WIDTHS = {"fwd": (1, 1), "decode": (1, 1), "bwd": (3, 2), "fwd_bwd": (4, 
 
 
 def _scores(problem: Problem) -> int:
-    """Scores that one pass makes: ``Σ t·r·c``."""
-    return sum(
-        operation.count * operation.tiles.rows * operation.tiles.keys
-        for run in batch_runs(problem)
-        for operation in operations(problem, run)
-    )
+    """Scores that one pass makes."""
+    runs = batch_runs(problem)
+    return sum(o.count * o.rows * o.keys for run in runs for o in operations(problem, run))
 
 
-def _hidden_bytes(operation: Operation, band: Band) -> tuple[int, ...]:
-    """Bytes of the two boolean triangles of a tile."""
-    return tuple(operation.tiles.rows * columns for columns in hidden_columns(operation.tiles, band))
-
-
-def _copies_rows(problem: Problem, operation: Operation) -> bool:
-    """Whether a product goes through a buffer: 16-bit results, and tiles of heads that hold more rows than these."""
-    t = operation.tiles
-    several = isinstance(operation.heads, slice) and operation.count > 1 and problem.head_dim_v > 0
-    return problem.dtype_bytes < 4 or (several and (t.rows < problem.seqlen_q or problem.group_size > 1))
+def _copies_rows(problem: Problem, o: Operation) -> bool:
+    """Whether a product goes through a buffer: in 16 bits, or into heads that hold other rows too."""
+    apart = o.count > 1 and o.head_step > 0 and problem.head_dim_v > 0
+    return problem.dtype_bytes < 4 or (apart and (o.rows < problem.seqlen_q or problem.group_size > 1))
 
 
 def _forward_bytes(problem: Problem) -> tuple[int, int]:
     """Return ``(operand bytes, peak bytes)`` of the forward chain on contiguous inputs.
 
-    Per operation ``q kᵀ`` reads q and k and writes the scores S = t·r·c·w; each triangle is written, shaped in
-    place, read, and fills its columns in place; softmax reads and writes S; ``p v`` reads S and v, writes out.
-    Keys that tiles of one operation share are read once. 16-bit inputs are widened first, rows of out narrowed.
+    Per operation ``q kᵀ`` reads q and k and writes the scores S = t·r·c·w; each hidden corner reads its
+    triangle and fills its columns in place; softmax reads and writes S; ``p v`` reads S and v and writes
+    out. A triangle is made once, in two steps. Keys that tiles of one operation share are read once. 16-bit
+    inputs are widened first, rows of out narrowed. At the peak there are all of these buffers and out.
     """
     p, w = problem, max(4, problem.dtype_bytes)
-    moved = 0
-    scores_buffer = rows_buffer = peak = 0
+    moved = scores_buffer = rows_buffer = 0
+    triangles = set()
     for run in batch_runs(p):
         band = band_of(p, run)
         first, last = band.seeing
         moved += run.batch * p.num_heads * (first + p.seqlen_q - last) * p.head_dim_v * p.dtype_bytes
-        for operation in operations(p, run):
-            n, t = operation.count, operation.tiles
-            scores, rows = n * t.rows * t.keys * w, n * t.rows * p.head_dim_v * w
-            overlapping = (t.count - 1) * t.rows + t.keys
-            slots = n * t.keys if isinstance(operation.heads, slice) else min(n * t.keys, overlapping)
-            triangles = _hidden_bytes(operation, band)
-            moved += n * t.rows * p.head_dim * w + slots * (p.head_dim + p.head_dim_v) * w + rows
-            moved += 4 * scores + sum(triangles) * (4 + 2 * n * w)
+        for o in operations(p, run):
+            scores, rows = o.count * o.rows * o.keys * w, o.count * o.rows * p.head_dim_v * w
+            slots = min(o.count * o.keys, (o.count - 1) * o.step + o.keys) if o.step else o.count * o.keys
+            moved += o.count * o.rows * p.head_dim * w + slots * (p.head_dim + p.head_dim_v) * w + rows
+            moved += 4 * scores
+            for corner in hidden_corners(o, band):
+                moved += corner.rows * corner.columns * (1 + 2 * o.count * w)
+                triangles.add(corner._replace(first=0))
             scores_buffer = max(scores_buffer, scores)
-            peak = max(peak, scores_buffer + rows_buffer + max(triangles))
-            if _copies_rows(p, operation):
-                moved += rows + n * t.rows * p.head_dim_v * p.dtype_bytes
+            if _copies_rows(p, o):
+                moved += rows + o.count * o.rows * p.head_dim_v * p.dtype_bytes
                 rows_buffer = max(rows_buffer, rows)
-                peak = max(peak, scores_buffer + rows_buffer)
-    inputs = p.batch * p.seqlen_q * p.num_heads * p.head_dim
-    inputs += p.batch * p.seqlen_k * p.num_kv_heads * (p.head_dim + p.head_dim_v)
+    triangle_bytes = sum(triangle.rows * triangle.columns for triangle in triangles)
+    moved += 3 * triangle_bytes
+    peak = scores_buffer + rows_buffer + triangle_bytes + tensor_bytes(p)["out"]
     if p.dtype_bytes < 4:
+        inputs = p.batch * p.seqlen_q * p.num_heads * p.head_dim
+        inputs += p.batch * p.seqlen_k * p.num_kv_heads * (p.head_dim + p.head_dim_v)
         moved += inputs * (p.dtype_bytes + w)
         peak += inputs * w
-    return moved, peak + tensor_bytes(p)["out"]
+    return moved, peak
 
 
 def band_cost(problem: Problem) -> Cost:

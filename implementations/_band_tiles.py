@@ -1,4 +1,4 @@
-"""How a band of the score matrix is cut into tiles, and the tiles into operations. In: a problem. Out: integers, no tensors.
+"""How a band of scores is cut into tiles and the tiles into operations. In: a problem. Out: integers.
 
 The band is ``lo <= key - query <= hi`` in indices of one batch run: query i stands at ``query_start + i``.
 """
@@ -12,12 +12,12 @@ from ._batch_runs import BatchRun
 
 BLOCK_ROWS = 32
 """Queries a tile: more of them waste work at the edges of the band, fewer make the matmuls too thin."""
-SCORES_AT_ONCE = 1 << 20
-"""Scores that one operation makes: 4 MiB in float32, which stay in a last-level cache."""
+SCORES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 24}
+"""Scores that one operation makes: what stays in a cache (4 MiB in float32), or fills a GPU."""
 
 
 class Tiles(NamedTuple):
-    """``count`` tiles of ``rows`` queries × ``keys`` keys, each ``rows`` queries and keys further than the last."""
+    """``count`` tiles of ``rows`` queries × ``keys`` keys, each ``rows`` further along the diagonal."""
 
     row: int
     rows: int
@@ -25,27 +25,24 @@ class Tiles(NamedTuple):
     keys: int
     count: int
 
-    def part(self, first: int, count: int) -> "Tiles":
-        """Return ``count`` of the tiles, from ``first`` on."""
-        shift = first * self.rows
-        return Tiles(self.row + shift, self.rows, self.key + shift, self.keys, count)
-
 
 class Operation(NamedTuple):
-    """The tiles of one batched matmul: several of one head (``heads`` an int) or one of several heads (a slice).
+    """``count`` tiles of ``rows × keys`` as one batched matmul: of one head, or one tile of several heads.
 
-    ``heads`` index the flattened ``b·H`` query heads, ``kv_heads`` the key/value heads that they read.
+    Tile t reads query head ``head + t·head_step``, key/value head ``kv_head + t·kv_step``, and the rows and
+    keys from ``row + t·step`` and ``key + t·step`` on. Heads are counted over the batch run.
     """
 
-    heads: int | slice
-    kv_heads: int | slice
-    tiles: Tiles
-
-    @property
-    def count(self) -> int:
-        """Tiles in all."""
-        heads = self.kv_heads
-        return heads.stop - heads.start if isinstance(heads, slice) else self.tiles.count
+    count: int
+    rows: int
+    keys: int
+    row: int
+    key: int
+    step: int
+    head: int
+    head_step: int
+    kv_head: int
+    kv_step: int
 
 
 class Band(NamedTuple):
@@ -72,7 +69,7 @@ class Band(NamedTuple):
             yield Tiles(row, end - row, key, min(self.num_keys, end + self.hi) - key, 1)
 
     def tiles(self) -> Iterator[Tiles]:
-        """Cover the band of one head: growing tiles at the start, equal ones in the middle, shrinking ones at the end."""
+        """Cover the band of one head: tiles that grow, tiles that are equal, tiles that shrink."""
         first, last = self.seeing
         inner_last = min(last, self.num_keys - self.hi)
         count = max(0, inner_last - max(first, -self.lo)) // BLOCK_ROWS
@@ -95,19 +92,50 @@ def band_of(problem: Problem, run: BatchRun) -> Band:
 def operations(problem: Problem, run: BatchRun) -> Iterator[Operation]:
     """Yield the operations of a batch run, each along heads or along tiles: whichever takes fewer."""
     group_size, kv_heads = problem.group_size, run.batch * problem.num_kv_heads
+    at_once = SCORES_AT_ONCE["cpu" if problem.device == "cpu" else "cuda"]
     for tiles in band_of(problem, run).tiles():
-        limit = max(1, SCORES_AT_ONCE // (tiles.rows * tiles.keys))
-        along_heads = tiles.count * -(-kv_heads // limit)
-        along_tiles = kv_heads * -(-tiles.count // limit)
-        if along_heads <= along_tiles:
-            for t in range(tiles.count):
-                for first in range(0, kv_heads, limit):
-                    last = min(first + limit, kv_heads)
-                    for member in range(group_size):
-                        heads = slice(first * group_size + member, last * group_size, group_size)
-                        yield Operation(heads, slice(first, last), tiles.part(t, 1))
+        limit = max(1, at_once // (tiles.rows * tiles.keys))
+        if tiles.count * -(-kv_heads // limit) <= kv_heads * -(-tiles.count // limit):
+            yield from _along_heads(tiles, kv_heads, group_size, limit)
         else:
-            for head in range(kv_heads * group_size):
-                for t in range(0, tiles.count, limit):
-                    part = tiles.part(t, min(limit, tiles.count - t))
-                    yield Operation(head, head // group_size, part)
+            yield from _along_tiles(tiles, kv_heads, group_size, limit)
+
+
+def _along_heads(tiles: Tiles, kv_heads: int, group_size: int, limit: int) -> Iterator[Operation]:
+    for t in range(tiles.count):
+        row, key = tiles.row + t * tiles.rows, tiles.key + t * tiles.rows
+        for first in range(0, kv_heads, limit):
+            count = min(limit, kv_heads - first)
+            for head in range(first * group_size, (first + 1) * group_size):
+                yield Operation(count, tiles.rows, tiles.keys, row, key, 0, head, group_size, first, 1)
+
+
+def _along_tiles(tiles: Tiles, kv_heads: int, group_size: int, limit: int) -> Iterator[Operation]:
+    for head in range(kv_heads * group_size):
+        for t in range(0, tiles.count, limit):
+            row, key = tiles.row + t * tiles.rows, tiles.key + t * tiles.rows
+            count = min(limit, tiles.count - t)
+            yield Operation(
+                count, tiles.rows, tiles.keys, row, key, tiles.rows, head, 0, head // group_size, 0
+            )
+
+
+class Triangle(NamedTuple):
+    """A hidden corner of a tile: in columns from ``first`` on, what is ``below`` the diagonal, or above."""
+
+    first: int
+    rows: int
+    columns: int
+    diagonal: int
+    below: bool
+
+
+def hidden_corners(o: Operation, band: Band) -> list[Triangle]:
+    """Return the corners outside the band: row r sees the columns from ``r + left`` to ``r + right``."""
+    left, right = o.row + band.lo - o.key, o.row + band.hi - o.key
+    at_start, at_end = min(o.keys, max(0, o.rows - 1 + left)), o.keys - min(o.keys, max(0, right + 1))
+    corners = (
+        Triangle(0, o.rows, at_start, left - 1, below=True),
+        Triangle(o.keys - at_end, o.rows, at_end, right + 1 - (o.keys - at_end), below=False),
+    )
+    return [corner for corner in corners if corner.columns]

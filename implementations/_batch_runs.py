@@ -1,4 +1,4 @@
-"""Batch rows that share their geometry. In: a problem. Out: slices of the batch with one start and one length each."""
+"""Batch rows that share their geometry. In: a problem. Out: slices of the batch."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -21,7 +21,7 @@ class BatchRun(NamedTuple):
 
 
 def batch_runs(problem: Problem) -> Iterator[BatchRun]:
-    """Yield runs of equal geometry: a single one unless ``query_start`` or ``key_lengths`` differ between rows."""
+    """Yield runs of equal geometry: one, unless ``query_start`` or ``key_lengths`` differ between rows."""
     geometry = list(zip(problem.query_starts, problem.key_limits, strict=True))
     for (start, limit), run in groupby(range(problem.batch), key=geometry.__getitem__):
         rows = list(run)

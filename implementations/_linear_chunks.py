@@ -5,12 +5,14 @@ whose last column sums up the normaliser, numerator and denominator are one prod
 
     ``y_i = a_i (S + Σ_{j ≤ i} b_jᵀ c_j)``    with the state ``S = Σ b_jᵀ c_j`` of all keys before,
 
-and so is every gradient. With ``g = [do, -do · out] / denominator``, ``da`` is the product of ``(g, c, b)`` and,
-summed from the end of the sequence, ``dc`` is that of ``(b, a, g)`` and ``db`` that of ``(c, g, a)``. Inside a
-chunk it is a masked matmul, between chunks it goes through the state. States and sums are float32 (float64 for
-float64). Tensors are ``[b, G, g, S, D]`` (g query heads a key/value head; 1 for keys) and, once cut into chunks
-of C, ``[chunks·b·G, g·C, D]``.
+and so is every gradient. With ``g = [do, -do · out] / denominator``, ``da`` is the product of ``(g, c, b)``
+and, summed from the end of the sequence, ``dc`` is that of ``(b, a, g)`` and ``db`` that of ``(c, g, a)``.
+Inside a chunk it is a masked matmul, between chunks it goes through the state. States and sums are float32
+(float64 for float64). Tensors are ``[b, G, g, S, D]`` (g query heads a key/value head; 1 for keys) and,
+once cut into chunks of C, ``[chunks·b·G, g·C, D]``.
 """
+
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -20,15 +22,17 @@ from ._scratch import Scratch
 
 
 def _cut(x: Tensor, offset: int, piece: Piece) -> Tensor:
-    """View the tokens of a piece, ``offset`` further on, as ``[chunks, b, G, g, C, D]``."""
-    first = offset + piece.first
-    tokens = x[..., first : first + piece.size * piece.count, :]
-    return tokens.unflatten(-2, (piece.count, piece.size)).movedim(-3, 0)
+    """View a piece of x ``[b, G, g, S, D]``, ``offset`` tokens further on, as ``[chunks, b, G, g, C, D]``."""
+    *heads, token, column = x.stride()
+    shape = (piece.count, *x.shape[:3], piece.size, x.shape[4])
+    first = x.storage_offset() + (offset + piece.first) * token
+    return x.as_strided(shape, (piece.size * token, *heads, token, column), first)
 
 
 def _joined(x: Tensor) -> Tensor:
     """``[chunks, b, G, g, C, D]`` → ``[chunks·b·G, g·C, D]``, a view of a buffer."""
-    return x.flatten(3, 4).flatten(0, 2)
+    chunks, b, kv_heads, group, size, width = x.shape
+    return x.view(chunks * b * kv_heads, group * size, width)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -37,7 +41,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 class LinearChunks:
-    """The inputs of one batch run, read piece by piece into buffers that stay in cache, and the sweeps over them.
+    """The inputs of one batch run, read piece by piece into buffers, and the sweeps over them.
 
     q ``[b, G, g, Sq, D]``, k ``[b, G, 1, Sk, D]``, v ``[b, G, 1, Sk, Dv]``; results have these layouts too.
     """
@@ -54,7 +58,7 @@ class LinearChunks:
         return torch.zeros(shape, dtype=self.scratch.dtype, device=self.q.device)
 
     def attend(self, out: Tensor, total: Tensor, state: Tensor) -> None:
-        """Write ``out`` and its denominators ``total`` ``[b, G, g, Sq, 1]``, and add all keys to ``state``."""
+        """Write ``out`` and denominators ``total`` ``[b, G, g, Sq, 1]``; add all keys to ``state``."""
         parts = self.parts
         out[..., : parts.empty, :].zero_()
         total[..., : parts.empty, :].fill_(1)
@@ -91,7 +95,7 @@ class LinearChunks:
             self._write_dq(dq, self._times(self._upstream(piece, *given), state.mT), piece)
 
     def _backward_sweep(self, given: tuple[Tensor, ...], dk: Tensor, dv: Tensor, state: Tensor) -> None:
-        """Write ``dk = db · φ'(k)`` and ``dv``; the state holds ``Σ aᵀ g`` of the queries so far, from the last."""
+        """Write ``dk = db · φ'(k)`` and ``dv``; the state holds ``Σ aᵀ g``, from the last query on."""
         parts = self.parts
         for piece in parts.tail:
             _add_product(state, self._queries(piece).mT, self._upstream(piece, *given))
@@ -150,25 +154,30 @@ class LinearChunks:
         """``a_i (states + Σ b_jᵀ c_j)`` over the j of its chunk up to i, or from i on."""
         scores = torch.bmm(a, b.mT, out=self.scratch("scores", a.shape[0], a.shape[1], b.shape[1]))
         if reverse:
-            scores.unflatten(2, (self.group_size, -1)).transpose(1, 2).triu_()
+            scores.view(a.shape[0], a.shape[1], self.group_size, -1).transpose(1, 2).triu_()
         else:
-            scores.unflatten(1, (self.group_size, -1)).tril_()
+            scores.view(a.shape[0], self.group_size, -1, b.shape[1]).tril_()
         return _add_product(self._times(scores, c), a, states)
 
     def _carry(self, b: Tensor, c: Tensor, state: Tensor, count: int, *, reverse: bool = False) -> Tensor:
-        """Add the piece's ``Σ bᵀ c`` to ``state``; return what each of its chunks starts from, chunk by chunk."""
-        states = self.scratch("states", count + 1, *state.shape)
-        order = range(count, -1, -1) if reverse else range(count + 1)
-        states[order[0]].copy_(state)
-        torch.bmm(b.mT, c, out=(states[:-1] if reverse else states[1:]).flatten(0, 1))
-        for before, after in zip(order, order[1:], strict=False):
-            states[after].add_(states[before])
-        state.copy_(states[order[-1]])
-        return (states[1:] if reverse else states[:-1]).flatten(0, 1)
+        """Add the piece's ``Σ bᵀ c`` to ``state``; return the states that its chunks start from."""
+        heads, *matrix = state.shape
+        states = self.scratch("states", (count + 1) * heads, *matrix)
+        starts, ends = states[: count * heads], states[heads:]
+        if reverse:
+            starts, ends = ends, starts
+        torch.bmm(b.mT, c, out=ends)
+        chunks = states.split(heads)
+        order = chunks[::-1] if reverse else chunks
+        order[0].copy_(state)
+        for before, after in pairwise(order):
+            after.add_(before)
+        state.copy_(order[-1])
+        return starts
 
     def _unjoined(self, x: Tensor, piece: Piece) -> Tensor:
         """``[chunks·b·G, g·C, D]`` → ``[chunks, b, G, g, C, D]``."""
-        return x.unflatten(0, (piece.count, *self.k.shape[:2])).unflatten(3, (-1, piece.size))
+        return x.view(piece.count, *self.k.shape[:2], x.shape[1] // piece.size, piece.size, x.shape[2])
 
     def _divide(self, y: Tensor, out: Tensor, total: Tensor, piece: Piece) -> None:
         """Write numerator by denominator; where no key counts, 0 / 1."""

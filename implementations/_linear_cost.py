@@ -41,7 +41,7 @@ def _executed(problem: Problem) -> tuple[int, int]:
 
 
 def useful_flops(problem: Problem) -> int:
-    """FLOPs through the state alone: ``2·D·(Dv + 1)`` for every query that sees a key and every key that is seen.
+    """FLOPs through the state: ``2·D·(Dv + 1)`` for every query that sees a key and every key that is seen.
 
     A backward pass has twice as many: a gradient for each operand of the two products.
     """

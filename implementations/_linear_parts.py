@@ -1,4 +1,4 @@
-"""How queries and keys of linear attention meet, and in which pieces they are read. In: a problem. Out: integers."""
+"""How queries and keys of linear attention meet, piece by piece. In: a problem. Out: integers."""
 
 from typing import NamedTuple
 
@@ -34,9 +34,9 @@ def _pieces(first: int, length: int, chunk_size: int, at_once: int) -> tuple[Pie
 class Parts(NamedTuple):
     """The parts of one batch run, in pieces.
 
-    The first ``empty`` queries see nothing. The first ``head`` keys are seen by all other queries. Then as many
-    ``aligned`` queries and keys stand side by side. The ``tail`` queries after them see every key. Pieces count
-    aligned and tail queries from ``empty`` on, aligned keys from ``num_head`` on.
+    The first ``empty`` queries see nothing. The first ``head`` keys are seen by all other queries. Then as
+    many ``aligned`` queries and keys stand side by side. The ``tail`` queries after them see every key.
+    Pieces count aligned and tail queries from ``empty`` on, aligned keys from ``num_head`` on.
     """
 
     empty: int

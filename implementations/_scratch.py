@@ -1,4 +1,4 @@
-"""Buffers that operators overwrite again and again, so that they stay in cache. In: a name, a shape. Out: a tensor."""
+"""Buffers that operators overwrite, kept in cache. In: a name and a shape. Out: a tensor."""
 
 from math import prod
 
@@ -14,13 +14,16 @@ class Scratch:
         self.device = like.device
         self.dtype = dtype or like.dtype
         self._buffers: dict[str, Tensor] = {}
+        self._views: dict[str, dict[tuple[int, ...], Tensor]] = {}
 
     def __call__(self, name: str, *shape: int) -> Tensor:
-        """Return a contiguous tensor; it shares its memory with every earlier one of that name."""
-        size = prod(shape)
-        buffer = self._buffers.pop(name, None)
-        if buffer is None or buffer.numel() < size:
-            del buffer  # before the larger one exists
-            buffer = torch.empty(size, dtype=self.dtype, device=self.device)
-        self._buffers[name] = buffer
-        return buffer[:size].view(shape)
+        """Return a contiguous tensor; it shares its memory with the others of that name."""
+        views = self._views.setdefault(name, {})
+        if shape not in views:
+            size = prod(shape)
+            if name not in self._buffers or self._buffers[name].numel() < size:
+                self._buffers.pop(name, None)  # before the larger one exists
+                views.clear()
+                self._buffers[name] = torch.empty(size, dtype=self.dtype, device=self.device)
+            views[shape] = self._buffers[name][:size].view(shape)
+        return views[shape]

@@ -1,7 +1,7 @@
 """Linear attention: a feature map in place of the softmax, and a running state in place of the n × n scores.
 
-``out_i = φ(q_i) Σ_j φ(k_j)ᵀ v_j / φ(q_i) Σ_j φ(k_j)ᵀ`` with φ = elu + 1 (arXiv 2006.16236). Causal attention goes in
-chunks with a carried state, decoding token by token keeps nothing but the state.
+``out_i = φ(q_i) Σ_j φ(k_j)ᵀ v_j / φ(q_i) Σ_j φ(k_j)ᵀ`` with φ = elu + 1 (arXiv 2006.16236). Causal
+attention goes in chunks with a carried state, decoding token by token keeps nothing but the state.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from ._linear_parts import CHUNK_SIZE, parts_of
 
 @dataclass
 class LinearState:
-    """All that is kept of ``length`` tokens: ``sums`` ``[B, G, D, Dv + 1]``, float32 (float64 for float64)."""
+    """What is kept of ``length`` tokens: ``sums`` ``[B, G, D, Dv + 1]``, float32 (float64 for float64)."""
 
     sums: Tensor
     length: int = 0
@@ -84,10 +84,10 @@ class _LinearAttention(torch.autograd.Function):
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, problem: Problem, params: Mapping[str, Tensor] | None = None
 ) -> AttentionOutput:
-    """``φ(q_i) Σ_j φ(k_j)ᵀ v_j / φ(q_i) Σ_j φ(k_j)ᵀ`` over visible keys j, with φ = elu + 1; no scale, no lse.
+    """``φ(q_i) Σ_j φ(k_j)ᵀ v_j / φ(q_i) Σ_j φ(k_j)ᵀ`` over visible keys j; no scale, no lse.
 
-    q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` → out ``[B, H, Sq, Dv]``. Rows that see no key
-    give 0. Source: Katharopoulos et al., arXiv 2006.16236.
+    q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` → out ``[B, H, Sq, Dv]``. Rows that see
+    no key give 0. Source: Katharopoulos et al., arXiv 2006.16236.
     """
     return AttentionOutput(_LinearAttention.apply(q, k, v, problem))  # type: ignore[no-untyped-call]
 

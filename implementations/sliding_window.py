@@ -1,7 +1,8 @@
 """Sliding-window attention: each query sees the keys around it, and only those are ever multiplied.
 
-Exact softmax attention under a band, in time O(n·W·d) and not as a masked n × n. In PyTorch operators on blocks
-of queries; on CUDA, where no gradient is asked for, by the FlashAttention kernel, which skips hidden tiles.
+Exact softmax attention under a band, in time O(n·W·d) and not as a masked n × n. In PyTorch operators on
+blocks of queries; on CUDA, where no gradient is asked for, by the FlashAttention kernel, which skips hidden
+tiles.
 """
 
 from collections.abc import Mapping
@@ -33,8 +34,8 @@ def attention(
     """``softmax(q kᵀ · scale) v`` over the ``window_size`` keys around each query.
 
     q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` → out ``[B, H, Sq, Dv]``, and ``lse``
-    ``[B, H, Sq]`` in float32 (float64 for float64) if the problem asks for it. Rows that see no key give 0 and
-    -inf. Sources: Longformer, arXiv 2004.05150; Mistral 7B, arXiv 2310.06825.
+    ``[B, H, Sq]`` in float32 (float64 for float64) if the problem asks for it. Rows that see no key give 0
+    and -inf. Sources: Longformer, arXiv 2004.05150; Mistral 7B, arXiv 2310.06825.
     """
     gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     if q.is_cuda and not gradients and _kernel_runs(problem):
