@@ -82,15 +82,14 @@ def _values(panel: Panel) -> Iterator[float]:
 
 
 def _coincide(one: Series, other: Series) -> bool:
-    """Say whether two curves lie on one another for most of their common lengths."""
+    """Say whether most of one curve lies on another."""
     values = {point.seqlen: point.value for point in other.measured if point.value}
-    shared = [
-        (point.value, values[point.seqlen])
+    close = sum(
+        abs(point.value - values[point.seqlen]) <= SAME * point.value
         for point in one.measured
         if point.value and point.seqlen in values
-    ]
-    close = sum(abs(mine - theirs) <= SAME * mine for mine, theirs in shared)
-    return close > 0 and close >= len(shared) / 2
+    )
+    return close > len(one.measured) / 2
 
 
 def _draw_series(axes: Axes, series: Series, style: Style, over: int) -> None:

@@ -16,6 +16,7 @@ def run_folder(tmp_path):
     with RunWriter.create(folder, meta) as writer:
         writer.append(make_record("naive", 256, latency_ms=1.0))
         writer.append(make_record("naive", 512, status="oom", reason="too large"))
+        writer.append(make_record("名前", 256, latency_ms=0.4))
     return folder
 
 
@@ -27,11 +28,15 @@ def attnbench(*arguments, **environment):
 
 
 def test_the_report_lies_in_the_run_folder_and_its_path_is_the_last_line(run_folder):
-    done = attnbench(run_folder, MPLBACKEND="TkAgg", LC_ALL="C", PYTHONUTF8="0")
+    """Files are UTF-8 in a locale that knows ASCII alone, and no display is asked for."""
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = attnbench(run_folder, MPLBACKEND="TkAgg", **ascii_only)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == str(run_folder / "report.html")
     page = (run_folder / "report.html").read_text("utf-8")
     assert "too large" in page
+    assert "名前" in page
+    assert "名前" in (run_folder / "report.md").read_text("utf-8")
     assert (run_folder / "plots" / "latency.png").exists()
 
 
@@ -72,5 +77,5 @@ def test_a_torn_line_is_told_and_the_rest_is_reported(run_folder, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["report", str(run_folder), "--format", "csv"])
     assert stop.value.code == 0
-    assert "line 3" in capsys.readouterr().err
-    assert len((run_folder / "cases.csv").read_text("utf-8").splitlines()) == 3
+    assert "line 4" in capsys.readouterr().err
+    assert len((run_folder / "cases.csv").read_text("utf-8").splitlines()) == 4

@@ -1,5 +1,4 @@
 import json
-import os
 
 import pytest
 
@@ -62,12 +61,3 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UsageError, match="can't write the report to"):
         write_report([small_run()], tmp_path / "file" / "below", ["csv"])
-
-
-def test_files_are_utf8_whatever_the_locale(tmp_path, monkeypatch):
-    monkeypatch.setattr("locale.getpreferredencoding", lambda _=True: "ascii")
-    run = make_run([make_record("名前", latency_ms=0.5)], suite={"name": "套件"})
-    write_report([run], tmp_path, ["html", "md", "csv", "svg"])
-    assert "名前" in (tmp_path / "report.html").read_text("utf-8")
-    assert "套件" in (tmp_path / "report.md").read_text("utf-8")
-    assert os.path.getsize(tmp_path / "cases.csv") > 0  # noqa: PTH202

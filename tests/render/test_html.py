@@ -208,3 +208,10 @@ def test_a_report_of_several_runs_names_them():
 def test_planned_cases_without_a_record_are_told():
     record = make_record(latency_ms=1.0)
     assert "1 planned case without a record" in page_of(record, cases={record.case_id: {}, "other": {}})
+
+
+def test_a_foreign_record_without_a_case_is_shown_as_far_as_it_goes():
+    record = make_record(latency_ms=1.0, peak_bytes=0, error=0.0)
+    record.case = {}
+    page = Page(page_of(record, make_record("b", seqlen=0, latency_ms=2.0)))
+    assert [row[0] for row in page.rows].count("ok") == 2
