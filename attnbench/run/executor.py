@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -105,6 +106,11 @@ class LocalExecutor:
             return
         job = Job(task=self.settings.route, case=unknown, settings={}, context={"threads": 1})
         answer = Answer()
+        # Both servers import at the same time, before anything is measured.
+        on_cpu = any(plain["device"] == "cpu" for plain in unknown.values())
+        likely = [NATIVE, INTERPRETED] if on_cpu else [NATIVE]
+        for execution in likely:
+            self._server(execution).start()
         try:
             worker = self._server(NATIVE).fork()
             answer = worker.call(job, _ROUTE_TIMEOUT_S)
@@ -112,6 +118,12 @@ class LocalExecutor:
         except (TimeoutError, WorkerEndedError, ServerError):
             pass  # an implementation that breaks the question will break its own cases, and is named there
         self._executions.update(dict.fromkeys(unknown, NATIVE) | (answer.record or {}))
+        for execution in likely:
+            if execution in self._executions.values():
+                with contextlib.suppress(ServerError):  # then the first case that needs it says so
+                    self._server(execution).wait_until_ready()
+            else:
+                self._servers.pop(execution).close()
 
     def submit(self, case: Case) -> Record:
         """Measure one case; see `Executor`."""

@@ -61,7 +61,7 @@ class WorkerEndedError(RuntimeError):
 
 
 class ForkServer:
-    """A fork server with an environment of its own; started by the first `fork`, and again after it died."""
+    """A fork server with an environment of its own; `fork` starts it, and again after it died."""
 
     def __init__(self, environment: Mapping[str, str], preload: Sequence[str], log: Path) -> None:
         """Remember how to start it.
@@ -76,6 +76,7 @@ class ForkServer:
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._ready = False
         self._endings: dict[int, Ending] = {}
 
     @property
@@ -83,13 +84,48 @@ class ForkServer:
         """Process id of the running server."""
         return None if self._process is None else self._process.pid
 
+    def start(self) -> None:
+        """Start the server unless it runs; its imports go on while we do something else."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # The same modules are found there as here, wherever this process was started from.
+        path = json.dumps([entry or str(Path.cwd()) for entry in sys.path])
+        with theirs, self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, path, str(theirs.fileno()), *self._preload],
+                env=self._environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # an interrupt from the terminal reaches our process alone
+            )
+
+    def wait_until_ready(self) -> None:
+        """Start the server unless it runs, and wait for its imports.
+
+        Raises:
+            ServerError: it ended instead.
+        """
+        self.start()
+        if self._ready:
+            return
+        try:
+            self._receive("ready", _START_S)
+        except ServerError:
+            self.close()
+            raise
+        self._ready = True
+
     def fork(self) -> Worker:
         """A fresh worker.
 
         Raises:
             ServerError: the server doesn't start, or doesn't answer.
         """
-        self._start()
+        self.wait_until_ready()
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -137,35 +173,15 @@ class ForkServer:
             self._control.close()
             self._control = None
         if self._process is not None:
+            if not self._ready:  # it would go on importing before it noticed
+                _kill_group(self._process.pid)
+            self._ready = False
             try:
                 self._process.wait(_ANSWER_S)
             except subprocess.TimeoutExpired:
                 _kill_group(self._process.pid)
                 self._process.wait()
             self._process = None
-
-    def _start(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            return
-        self.close()
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # The same modules are found there as here, wherever this process was started from.
-        path = json.dumps([entry or str(Path.cwd()) for entry in sys.path])
-        with theirs, self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, path, str(theirs.fileno()), *self._preload],
-                env=self._environment,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # an interrupt from the terminal reaches our process alone
-            )
-        try:
-            self._receive("ready", _START_S)
-        except ServerError:
-            self.close()
-            raise
 
     def _send(self, message: dict[str, Any], *descriptors: int) -> None:
         try:
