@@ -265,7 +265,7 @@ class Full(BandMask):
 
 @dataclass(frozen=True)
 class Causal(BandMask):
-    """``k_pos <= q_pos``. With the default ``query_start = Sk - Sq`` this is the bottom-right alignment."""
+    """``k_pos <= q_pos``, aligned bottom-right unless a query start is given."""
 
     name: ClassVar[str] = "causal"
 
@@ -276,8 +276,9 @@ class Causal(BandMask):
 
 @dataclass(frozen=True)
 class SlidingWindow(BandMask):
-    """``window_size`` keys including the query's own: ``0 <= q_pos - k_pos < window_size``, or per side if
-    not causal.
+    """The last ``window_size`` keys, the query's own included; per side if not causal.
+
+    Causal: ``0 <= q_pos - k_pos < window_size``; not causal: ``|q_pos - k_pos| < window_size``.
 
     Raises:
         ValueError: ``window_size`` is not a positive integer.
