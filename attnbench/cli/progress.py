@@ -18,13 +18,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from attnbench.run.runner import Observer, work_of
+
 if TYPE_CHECKING:
     from attnbench.measure.record import Record
     from attnbench.plan.case import Case
 
 
-class ProgressOnStderr:
-    """An observer that draws; see `attnbench.run.runner.Observer`."""
+class ProgressOnStderr(Observer):
+    """An observer that draws."""
 
     def __init__(self) -> None:
         """Draw nothing yet."""
@@ -46,12 +48,10 @@ class ProgressOnStderr:
 
     def started(self, path: Path, todo: Sequence[Case], done: int) -> None:
         """Say where the run lies."""
-        from attnbench.run.runner import work_of
-
         self._works = [work_of(case) for case in todo]
         kept = f", {done} have a result already" if done else ""
         self._print(f"{len(todo)} cases to measure{kept}; run {path}")
-        self._bar.update(self._task, total=len(todo))
+        self._bar.update(self._task, total=len(todo), description="worker processes start")
         if self._console.is_terminal:
             self._bar.start()
 

@@ -148,12 +148,13 @@ def _print_cases(cases: list[dict[str, Any]], json: bool) -> None:
 
 
 def _print_summary(done: Any) -> None:
+    from shlex import quote
     from shutil import get_terminal_size
 
     from attnbench.render.terminal import render_summary
 
     typer.echo(render_summary(done, get_terminal_size().columns))
-    typer.echo(f"\nrun: {done.path}   report: attnbench report {done.path}")
+    typer.echo(f"\nrun: {done.path}   report: attnbench report {quote(str(done.path))}")
 
 
 @contextmanager

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from attnbench.contract.errors import UsageError
 from attnbench.device.hardware import default_threads
@@ -21,8 +21,8 @@ RETRIED = ("timeout", "crashed", "error")
 _LOG = "worker.log"
 
 
-class Observer(Protocol):
-    """Is told how a run goes, between cases and never while one is measured."""
+class Observer:
+    """Is told how a run goes, between cases and never while one is measured; this one says nothing."""
 
     def started(self, path: Path, todo: Sequence[Case], done: int) -> None:
         """The folder is there; `todo` comes, in this order; `done` cases have a result already."""
@@ -42,24 +42,8 @@ class RunInterruptedError(KeyboardInterrupt):
 
     def __init__(self, path: Path) -> None:
         """Keep where the run lies."""
-        super().__init__(f"interrupted; continue with: attnbench run --resume {path}")
+        super().__init__(f"interrupted; continue with: attnbench run --resume {shlex.quote(str(path))}")
         self.path = path
-
-
-class _Silent:
-    """An observer that says nothing."""
-
-    def started(self, path: Path, todo: Sequence[Case], done: int) -> None:
-        """Say nothing."""
-
-    def note(self, text: str) -> None:
-        """Say nothing."""
-
-    def case_started(self, case: Case) -> None:
-        """Say nothing."""
-
-    def case_finished(self, record: Record) -> None:
-        """Say nothing."""
 
 
 def run_suite(
@@ -100,7 +84,7 @@ def run_suite(
         suite = load_suite(suite, implementations=implementations, seqlens=seqlens, device=device)
     before = None if resume is None else load_run(resume)
     plan = _plan(suite, before)
-    observer = observer or _Silent()
+    observer = observer or Observer()
     gpu = plan.gpu()
     threads, _ = default_threads()
     limits = memory_limits(memory_limit_bytes, gpu)

@@ -14,6 +14,7 @@ import fcntl
 import math
 import os
 import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -219,7 +220,7 @@ class RunWriter:
     def _failure(self, error: OSError) -> StorageError:
         return StorageError(
             f"can't write to {str(self.path)!r} ({error.strerror}): its {self._count} records are kept; "
-            f"make room, then: attnbench run --resume {self.path}"
+            f"make room, then: attnbench run --resume {shlex.quote(str(self.path))}"
         )
 
     def _end_last_line(self) -> None:

@@ -148,7 +148,7 @@ def test_a_run_from_beginning_to_end(folder):
 
 def test_whatever_goes_wrong_costs_its_own_case(folder):
     """A hang, two crashes, an exception, a wrong result, 131,072 tokens; the other cases are `ok`."""
-    write_suite("hang", "crash", "kill", "fail", "wrong", more_lengths=(16, 131072), timeout_s=15)
+    write_suite("hang", "crash", "kill", "fail", "wrong", more_lengths=(16, 131072), timeout_s=10)
     done = attnbench("run", "drill.toml", "-o", "run", "--memory-limit", "8GiB")
     assert done.returncode == 1, done.stderr
     records = by_name(load_run("run"))

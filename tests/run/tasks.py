@@ -88,6 +88,14 @@ def allocate(case: Plain, settings: Plain, context: Plain) -> Plain:
     return ok(case, settings, context)
 
 
+def fill_2_gib(case: Plain, settings: Plain, context: Plain) -> Plain:
+    """Writes to 2 GiB."""
+    import numpy
+
+    numpy.ones(1 << 28)
+    return ok(case, settings, context)
+
+
 def allocate_numpy(case: Plain, settings: Plain, context: Plain) -> Plain:
     """The same by numpy."""
     import numpy
@@ -166,6 +174,6 @@ DEEDS = {
     deed.__name__: deed
     for deed in (
         ok, hang, segfault, killed, kill_server, leave, raise_error, exit_quietly, nonsense, allocate,
-        torch_out_of_memory, poison, need_healthy, allocate_numpy, look_at_server,
+        torch_out_of_memory, poison, need_healthy, allocate_numpy, fill_2_gib, look_at_server,
     )
 }  # fmt: skip

@@ -13,7 +13,7 @@ from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 from attnbench.plan.suite import Suite
 from attnbench.run.launch import Plan, differences
-from attnbench.run.runner import RunInterruptedError, cases_left, ordered, run_cases, run_suite
+from attnbench.run.runner import Observer, RunInterruptedError, cases_left, ordered, run_cases, run_suite
 from attnbench.run.store import RunWriter, load_run
 
 
@@ -51,7 +51,7 @@ class Scripted:
         return Record(case_id=one.case_id, case=one.to_dict(), status=status, reason=reason)  # type: ignore[arg-type]
 
 
-class Watching:
+class Watching(Observer):
     """An observer that remembers."""
 
     def __init__(self) -> None:
