@@ -19,18 +19,25 @@ from ._batch_runs import BatchRun, batch_runs
 from ._scratch import Scratch
 
 
-def _flat(x: Tensor, run: BatchRun, dtype: torch.dtype) -> Tensor:
-    """``[B, H, S, D]`` → ``[b·H, S, D]`` of these batch rows, contiguous, in the dtype of sums."""
-    return x[run.rows].to(dtype).contiguous().flatten(0, 1)
+def _flat(x: Tensor, run: BatchRun, dtype: torch.dtype, keys: Band | None = None) -> Tensor:
+    """``[B, H, S, D]`` → ``[b·H, S, D]`` of these batch rows, and of the band's keys alone.
+
+    A view if dtype and strides allow: the tokens of a head must lie one after another.
+    """
+    x = x[run.rows]
+    if keys is not None:
+        x = x[:, :, keys.first_key : keys.first_key + keys.num_keys]
+    flat = x.to(dtype).flatten(0, 1)
+    return flat if flat.stride()[1:] == (flat.shape[2], 1) else flat.contiguous()
 
 
 def _blocks(
     x: Tensor, count: int, first: int, size: int, token_step: int, head: int, head_step: int
 ) -> Tensor:
-    """View ``[count, size, D]`` of contiguous x ``[N, S, D]``: ``size`` tokens of each tile."""
-    _, seqlen, width = x.shape
-    offset = x.storage_offset() + (head * seqlen + first) * width
-    return x.as_strided((count, size, width), ((head_step * seqlen + token_step) * width, width, 1), offset)
+    """View ``[count, size, D]`` of x ``[N, S, D]``: ``size`` tokens of each tile."""
+    apart, width = x.stride(0), x.shape[2]
+    offset = x.storage_offset() + head * apart + first * width
+    return x.as_strided((count, size, width), (head_step * apart + token_step * width, width, 1), offset)
 
 
 def _rows(x: Tensor, o: Operation) -> Tensor:
@@ -84,7 +91,8 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor,
     make_scores = _Scores(p.softmax_scale, scratch)
     for run in batch_runs(p):
         band = band_of(p, run)
-        flat_q, flat_k, flat_v = (_flat(x, run, wide) for x in (q, k, v))
+        flat_q = _flat(q, run, wide)
+        flat_k, flat_v = (_flat(x, run, wide, band) for x in (k, v))
         flat_out = out[run.rows].flatten(0, 1)
         first, last = band.seeing
         flat_out[:, :first].zero_()
@@ -126,8 +134,9 @@ def _backward(
     make_scores = _Scores(p.softmax_scale, scratch)
     for run in batch_runs(p):
         band = band_of(p, run)
-        flat_q, flat_k, flat_v, flat_do = (_flat(x, run, wide) for x in (q, k, v, grad_out))
-        flat_dq, flat_dk, flat_dv = (x[run.rows].flatten(0, 1) for x in (dq, dk, dv))
+        flat_q, flat_do = (_flat(x, run, wide) for x in (q, grad_out))
+        flat_dq = dq[run.rows].flatten(0, 1)
+        flat_k, flat_v, flat_dk, flat_dv = (_flat(x, run, wide, band) for x in (k, v, dk, dv))
         for operation in operations(p, run):
             q_blocks, k_blocks = _rows(flat_q, operation), _keys(flat_k, operation)
             do_blocks, v_blocks = _rows(flat_do, operation), _keys(flat_v, operation)

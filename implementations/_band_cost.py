@@ -34,11 +34,13 @@ def _forward_bytes(problem: Problem) -> tuple[int, int]:
     inputs are widened first, rows of out narrowed. At the peak there are all of these buffers and out.
     """
     p, w = problem, max(4, problem.dtype_bytes)
-    moved = scores_buffer = rows_buffer = 0
+    inputs = moved = scores_buffer = rows_buffer = 0
     triangles = set()
     for run in batch_runs(p):
         band = band_of(p, run)
         first, last = band.seeing
+        inputs += run.batch * p.seqlen_q * p.num_heads * p.head_dim
+        inputs += run.batch * band.num_keys * p.num_kv_heads * (p.head_dim + p.head_dim_v)
         moved += run.batch * p.num_heads * (first + p.seqlen_q - last) * p.head_dim_v * p.dtype_bytes
         for o in operations(p, run):
             scores, rows = o.count * o.rows * o.keys * w, o.count * o.rows * p.head_dim_v * w
@@ -56,8 +58,6 @@ def _forward_bytes(problem: Problem) -> tuple[int, int]:
     moved += 3 * triangle_bytes
     peak = scores_buffer + rows_buffer + triangle_bytes + tensor_bytes(p)["out"]
     if p.dtype_bytes < 4:
-        inputs = p.batch * p.seqlen_q * p.num_heads * p.head_dim
-        inputs += p.batch * p.seqlen_k * p.num_kv_heads * (p.head_dim + p.head_dim_v)
         moved += inputs * (p.dtype_bytes + w)
         peak += inputs * w
     return moved, peak

@@ -12,8 +12,8 @@ from ._batch_runs import BatchRun
 
 BLOCK_ROWS = 32
 """Queries a tile: more of them waste work at the edges of the band, fewer make the matmuls too thin."""
-SCORES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 24}
-"""Scores that one operation makes: what stays in a cache (4 MiB in float32), or fills a GPU."""
+SCORES_AT_ONCE = {"cpu": 1 << 19, "cuda": 1 << 24}
+"""Scores that one operation makes: what stays in a cache (2 MiB in float32), or fills a GPU."""
 
 
 class Tiles(NamedTuple):
@@ -46,9 +46,13 @@ class Operation(NamedTuple):
 
 
 class Band(NamedTuple):
-    """The band of one batch run: query i sees key j iff ``lo <= j - i <= hi`` and ``0 <= j < num_keys``."""
+    """The band of one batch run: query i sees key j iff ``lo <= j - i <= hi`` and ``0 <= j < num_keys``.
+
+    Keys are counted from ``first_key``, the first that any query sees, and end with the last.
+    """
 
     seqlen_q: int
+    first_key: int
     num_keys: int
     lo: int
     hi: int
@@ -86,7 +90,10 @@ def band_of(problem: Problem, run: BatchRun) -> Band:
     band = problem.mask.band()
     if band is None or band.left is None or band.right is None:
         raise ValueError(f"{problem.mask} is not a band bounded on both sides")
-    return Band(problem.seqlen_q, run.num_keys, run.query_start - band.left, run.query_start + band.right)
+    lo, hi = run.query_start - band.left, run.query_start + band.right
+    first = min(max(0, lo), run.num_keys)
+    last = max(first, min(problem.seqlen_q + hi, run.num_keys))
+    return Band(problem.seqlen_q, first, last - first, lo - first, hi - first)
 
 
 def operations(problem: Problem, run: BatchRun) -> Iterator[Operation]:

@@ -9,7 +9,7 @@ from ._batch_runs import BatchRun
 
 CHUNK_SIZE = 64
 """Tokens that meet in a masked matmul; between chunks they meet through the state."""
-TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 1 << 18}
+TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 1 << 18}
 """Tokens, over all heads, that one operation covers: what stays in a cache, or fills a GPU."""
 
 

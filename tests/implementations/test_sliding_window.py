@@ -148,7 +148,7 @@ def test_empty_inputs_give_zeros_and_not_none(seqlen_q: int, seqlen_k: int, batc
     assert out.shape == (batch, 4, seqlen_q, VALUE_DIM)
     assert not out.any()
     assert lse is not None
-    assert lse.shape == out.shape[:3]
+    assert tuple(lse.shape) == (batch, 4, seqlen_q)
     assert (lse == -torch.inf).all()
     for gradient in torch.autograd.grad(out.sum(), inputs):
         assert not gradient.any()
@@ -214,6 +214,32 @@ def test_useful_flops_are_those_of_the_window_alone() -> None:
     assert cost.flops == 4 * 917_760 * 64
     assert cost.executed_flops is not None
     assert 1 < cost.executed_flops / cost.flops < 1.1
+
+
+def test_decoding_reads_the_window_of_a_cache_and_copies_nothing_of_it() -> None:
+    problem = Problem(seqlen_q=1, seqlen_k=900, batch=2, mask=SlidingWindow(100), mode="decode")
+    cache = torch.full((2, 2, 8, 4096, 64), torch.nan)
+    cache[:, :, :, 800:900] = 1
+    k, v = cache[..., :900, :]
+    with LifetimeTracker() as lifetimes:
+        resident = lifetimes.hold([cache])
+        out = WINDOW.attention(torch.ones(2, 8, 1, 64), k, v, problem=problem).out
+    torch.testing.assert_close(out, torch.ones(2, 8, 1, 64))
+    assert lifetimes.peak_bytes - resident < 100 * 64 * 4
+
+
+def test_on_cuda_the_kernel_is_costed_where_it_runs_and_the_band_elsewhere() -> None:
+    kernel = get_implementation("triton-flash")
+    forward = Problem(seqlen_q=512, mask=SlidingWindow(64), device="cuda", dtype="bfloat16")
+    assert WINDOW.cost(forward) == kernel.cost(forward)
+    for elsewhere in (
+        forward.replace(mode="fwd_bwd"),
+        forward.replace(dtype="float64"),
+        forward.replace(head_dim=512),
+    ):
+        cost = WINDOW.cost(elsewhere)
+        assert cost.requested_bytes is None
+        assert cost.flops > 0
 
 
 def peak_bytes(seqlen: int, window_size: int, mode: str) -> int:
