@@ -226,7 +226,7 @@ class Worker:
             TimeoutError: no answer in time; the worker is killed.
             WorkerEndedError: it died of it, or its server did.
         """
-        with contextlib.suppress(BrokenPipeError):  # then it has ended, which is found out below
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended: found out below
             self._channel.send_bytes(msgspec.json.encode(job))
         try:
             ending = self._server.wait(self.pid, self._channel, timeout_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -83,6 +84,20 @@ class Plan:
         if all(case.device != "cuda" for case in self.cases):
             return None
         return require_device(f"cuda:{self.device_index or 0}")
+
+
+def reproduce_command(source: str, case: Case) -> str:
+    """The command line that measures a case again, with the others of its implementation and length.
+
+    Args:
+        source: the suite's file as `Suite.source` names it; one of the package's is called by its name.
+        case: the case.
+    """
+    suite = source if Path(source).is_file() else source.removesuffix(".toml")
+    words = ["attnbench", "run", suite, "--implementation", case.implementation]
+    if case.seqlen_q == (1 if case.mode == "decode" else case.seqlen_k):
+        words += ["--seqlen", str(case.seqlen_k)]
+    return shlex.join([*words, "--device", case.device])
 
 
 def memory_limits(given_bytes: int | None, gpu: CudaDevice | None) -> dict[str, int | None]:

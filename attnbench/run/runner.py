@@ -9,11 +9,11 @@ from pathlib import Path
 
 from attnbench.contract.errors import UsageError
 from attnbench.device.hardware import default_threads
-from attnbench.measure.record import Record
+from attnbench.measure.record import Provenance, Record
 from attnbench.plan.case import LEVELS, Case
 from attnbench.plan.suite import Suite, load_suite
 from attnbench.run.executor import Executor, ExecutorSettings, Isolation, make_executor
-from attnbench.run.launch import Plan, circumstances, differences, memory_limits, utc_now
+from attnbench.run.launch import Plan, circumstances, differences, memory_limits, reproduce_command, utc_now
 from attnbench.run.store import Run, RunWriter, StorageError, load_run, new_folder
 
 RETRIED = ("timeout", "crashed", "error")
@@ -100,7 +100,11 @@ def run_suite(
             visible_gpu=None if gpu is None else gpu.uuid,
         )
         with make_executor(settings, isolate) as executor:
-            run_cases(ordered(plan.cases, isolate), executor, writer, observer)
+            try:
+                run_cases(ordered(plan.cases, isolate), executor, writer, observer)
+            finally:
+                if settings.log.is_file() and not settings.log.stat().st_size:
+                    settings.log.unlink()
     return load_run(writer.path)
 
 
@@ -120,6 +124,8 @@ def run_cases(cases: Sequence[Case], executor: Executor, writer: RunWriter, obse
         for case in todo:
             observer.case_started(case)
             record = executor.submit(case)
+            record.provenance = record.provenance or Provenance()
+            record.provenance.reproduce = reproduce_command(writer.meta["suite"]["source"], case)
             writer.append(record)
             observer.case_finished(record)
         status = "complete"
