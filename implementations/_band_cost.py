@@ -3,7 +3,7 @@
 Letters: r rows and c keys of a tile, t tiles of an operation, w bytes of a score (4, or 8 for float64).
 """
 
-from attnbench.contract.cost import Cost, compulsory_bytes, tensor_bytes, useful_flops
+from attnbench.contract.cost import Cost, compulsory_bytes, matmul_count, tensor_bytes, useful_flops
 from attnbench.contract.problem import Problem
 
 from ._band_tiles import Operation, band_of, hidden_corners, operations
@@ -76,19 +76,20 @@ def band_cost(problem: Problem) -> Cost:
         operand_bytes, peak_bytes = _forward_bytes(p)
         if len(list(batch_runs(p))) > 1:
             peak_bytes = None
-    window = "W" if p.mask.band() and 0 in (p.mask.band() or ()) else "2*W"
-    factor = useful_flops(p) // max(1, p.pairs() * (p.head_dim + p.head_dim_v))
+    band = p.mask.band()
+    window = "W" if band and band.right == 0 else "2*W"
+    passes = 2 if p.mode == "fwd_bwd" else 1
     return Cost(
         flops=useful_flops(p),
         executed_flops=2 * scores * (over_d * p.head_dim + over_dv * p.head_dim_v),
-        exponentials=scores * (2 if p.mode == "fwd_bwd" else 1),
+        exponentials=passes * scores,
         compulsory_bytes=compulsory_bytes(p),
         operand_bytes=operand_bytes,
         peak_bytes=peak_bytes,
         leading={
-            "flops": f"{factor}*B*H*n*{window}*(d+e)",
+            "flops": f"{matmul_count(p)}*B*H*n*{window}*(d+e)",
             "executed_flops": f"2*B*H*n*{window}*({over_d}*d+{over_dv}*e)",
-            "exponentials": f"B*H*n*{window}",
+            "exponentials": f"{passes}*B*H*n*{window}",
             "peak_bytes": f"{p.dtype_bytes}*B*H*n*e",
         },
     )
