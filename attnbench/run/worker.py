@@ -64,6 +64,7 @@ def serve(channel: int, log: str) -> int:
 
 def run_job(job: Job) -> Answer:
     """Call the job's task; whatever it raises becomes a status, and nothing that it held is kept alive."""
+    _free_memory()
     try:
         module, _, function = job.task.partition(":")
         task: Task = getattr(importlib.import_module(module), function)
@@ -148,11 +149,13 @@ def _redirect(log: str) -> None:
 
 
 def _confine(job: Job, base_bytes: int | None) -> None:
-    """Keep a job on the CPU within its memory."""
+    """Keep a job on the CPU within its memory; on a GPU the driver maps more than it uses, so not there."""
     limit = job.context.get("memory_limit_bytes")
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = hard
     if limit is not None and base_bytes is not None and job.case.get("device") == "cpu":
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (base_bytes + limit, hard))
+        soft = base_bytes + limit if hard == resource.RLIM_INFINITY else min(hard, base_bytes + limit)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _data_bytes() -> int | None:
