@@ -45,6 +45,11 @@ def table_tile(target: str, dtype_bytes: int, width: int) -> Tile:
     return Tile(*widths[str(min(int(listed) for listed in widths if int(listed) >= width))])
 
 
+def shortened(tile: Tile, seqlen_q: int) -> Tile:
+    """Return the shortest tile that holds the queries."""
+    return tile._replace(block_q=min(tile.block_q, padded_width(seqlen_q)))
+
+
 def table_target(capability: int) -> str:
     """Return the table's name for a compute capability (``89`` for 8.9): its own or the nearest older one."""
     listed = [int(name.removeprefix("sm_")) for name in tile_table() if name.startswith("sm_")]
@@ -81,7 +86,7 @@ def tile_for(problem: Problem) -> Tile:
     target = "cpu" if p.device == "cpu" else table_target(_capability() or OLDEST)
     tile = table_tile(target, p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v)))
     if target != "cpu":
-        tile = tile._replace(block_q=min(tile.block_q, padded_width(p.seqlen_q)))
+        tile = shortened(tile, p.seqlen_q)
     given = {name: int(p.option(name)) for name in OPTIONS if p.option(name) is not None}
     return tile._replace(**given)
 

@@ -19,9 +19,9 @@ from triton.compiler import ASTSource
 from attnbench.contract.problem import DTYPE_BYTES
 from attnbench.implementations._flash_kernel import flash_forward_kernel
 from attnbench.implementations._flash_tiles import (
-    SMALLEST_BLOCK,
     Tile,
     padded_width,
+    shortened,
     table_target,
     table_tile,
 )
@@ -86,7 +86,7 @@ def build(
     """Compile with the table's tile (the shortest, if decoding); return what the target makes of it."""
     tile = table_tile(table_target(capability), DTYPE_BYTES[dtype], padded_width(head_dim))
     if decode:
-        tile = tile._replace(block_q=SMALLEST_BLOCK)
+        tile = shortened(tile, 1)
     compiled = compile_kernel(
         source(dtype, head_dim, tile, left, right, decode),
         target=GPUTarget("cuda", capability, 32),
