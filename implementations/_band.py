@@ -41,11 +41,11 @@ def _blocks(
 
 
 def _rows(x: Tensor, o: Operation) -> Tensor:
-    return _blocks(x, o.count, o.row, o.rows, o.step, o.head, o.head_step)
+    return _blocks(x, o.num_tiles, o.row, o.rows, o.step, o.head, o.head_step)
 
 
 def _keys(x: Tensor, o: Operation) -> Tensor:
-    return _blocks(x, o.count, o.key, o.keys, o.step, o.kv_head, o.kv_step)
+    return _blocks(x, o.num_tiles, o.key, o.keys, o.step, o.kv_head, o.kv_step)
 
 
 class _Scores:
@@ -57,7 +57,7 @@ class _Scores:
 
     def __call__(self, q: Tensor, k: Tensor, o: Operation, band: Band) -> Tensor:
         """``q kᵀ · scale`` ``[count, rows, keys]``, -inf outside the band."""
-        scores = self._scratch("scores", o.count, o.rows, o.keys)
+        scores = self._scratch("scores", o.num_tiles, o.rows, o.keys)
         torch.baddbmm(scores, q, k.mT, beta=0, alpha=self._scale, out=scores)
         for corner in hidden_corners(o, band):
             hidden = self._hidden(corner._replace(first=0), scores.device)
@@ -119,7 +119,7 @@ def _add_keys(total: Tensor, part: Tensor, o: Operation) -> None:
     width = o.step or o.keys
     for first in range(0, o.keys, width):
         size = min(width, o.keys - first)
-        target = _blocks(total, o.count, o.key + first, size, o.step, o.kv_head, o.kv_step)
+        target = _blocks(total, o.num_tiles, o.key + first, size, o.step, o.kv_head, o.kv_step)
         target.add_(part[:, first : first + size])
 
 
@@ -147,7 +147,7 @@ def _backward(
             # Exact where a row sees one key: both terms of the difference are then the same number.
             torch._softmax_backward_data(ds, weights, -1, wide, grad_input=ds)
             for total, a, b in ((flat_dv, weights, do_blocks), (flat_dk, ds, q_blocks)):
-                part = scratch("keys", operation.count, operation.keys, b.shape[2])
+                part = scratch("keys", operation.num_tiles, operation.keys, b.shape[2])
                 _add_keys(total, torch.bmm(a.mT, b, out=part), operation)
             _store(_rows(flat_dq, operation), ds, k_blocks, scratch)
             del scores, weights, ds, part, a, b

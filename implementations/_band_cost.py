@@ -16,12 +16,12 @@ MATMUL_WIDTHS = {"fwd": (1, 1), "decode": (1, 1), "bwd": (3, 2), "fwd_bwd": (4, 
 def _scores(problem: Problem) -> int:
     """Scores that one pass makes."""
     runs = batch_runs(problem)
-    return sum(o.count * o.rows * o.keys for run in runs for o in operations(problem, run))
+    return sum(o.num_tiles * o.rows * o.keys for run in runs for o in operations(problem, run))
 
 
 def _copies_rows(problem: Problem, o: Operation) -> bool:
     """Whether a product goes through a buffer: in 16 bits, or into heads that hold other rows too."""
-    apart = o.count > 1 and o.head_step > 0 and problem.head_dim_v > 0
+    apart = o.num_tiles > 1 and o.head_step > 0 and problem.head_dim_v > 0
     return problem.dtype_bytes < 4 or (apart and (o.rows < problem.seqlen_q or problem.group_size > 1))
 
 
@@ -43,16 +43,20 @@ def _forward_bytes(problem: Problem) -> tuple[int, int]:
         inputs += run.batch * band.num_keys * p.num_kv_heads * (p.head_dim + p.head_dim_v)
         moved += run.batch * p.num_heads * (first + p.seqlen_q - last) * p.head_dim_v * p.dtype_bytes
         for o in operations(p, run):
-            scores, rows = o.count * o.rows * o.keys * w, o.count * o.rows * p.head_dim_v * w
-            slots = min(o.count * o.keys, (o.count - 1) * o.step + o.keys) if o.step else o.count * o.keys
-            moved += o.count * o.rows * p.head_dim * w + slots * (p.head_dim + p.head_dim_v) * w + rows
+            scores, rows = o.num_tiles * o.rows * o.keys * w, o.num_tiles * o.rows * p.head_dim_v * w
+            slots = (
+                min(o.num_tiles * o.keys, (o.num_tiles - 1) * o.step + o.keys)
+                if o.step
+                else o.num_tiles * o.keys
+            )
+            moved += o.num_tiles * o.rows * p.head_dim * w + slots * (p.head_dim + p.head_dim_v) * w + rows
             moved += 4 * scores
             for corner in hidden_corners(o, band):
-                moved += corner.rows * corner.columns * (1 + 2 * o.count * w)
+                moved += corner.rows * corner.columns * (1 + 2 * o.num_tiles * w)
                 triangles.add(corner._replace(first=0))
             scores_buffer = max(scores_buffer, scores)
             if _copies_rows(p, o):
-                moved += rows + o.count * o.rows * p.head_dim_v * p.dtype_bytes
+                moved += rows + o.num_tiles * o.rows * p.head_dim_v * p.dtype_bytes
                 rows_buffer = max(rows_buffer, rows)
     triangle_bytes = sum(triangle.rows * triangle.columns for triangle in triangles)
     moved += 3 * triangle_bytes

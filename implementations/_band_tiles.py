@@ -17,23 +17,23 @@ SCORES_AT_ONCE = {"cpu": 1 << 19, "cuda": 1 << 24}
 
 
 class Tiles(NamedTuple):
-    """``count`` tiles of ``rows`` queries × ``keys`` keys, each ``rows`` further along the diagonal."""
+    """``num_tiles`` tiles of ``rows`` queries × ``keys`` keys, each ``rows`` further along the diagonal."""
 
     row: int
     rows: int
     key: int
     keys: int
-    count: int
+    num_tiles: int
 
 
 class Operation(NamedTuple):
-    """``count`` tiles of ``rows × keys`` as one batched matmul: of one head, or one tile of several heads.
+    """``num_tiles`` tiles of ``rows × keys`` as one batched matmul: of one head, or one tile of several heads.
 
     Tile t reads query head ``head + t·head_step``, key/value head ``kv_head + t·kv_step``, and the rows and
     keys from ``row + t·step`` and ``key + t·step`` on. Heads are counted over the batch run.
     """
 
-    count: int
+    num_tiles: int
     rows: int
     keys: int
     row: int
@@ -102,14 +102,14 @@ def operations(problem: Problem, run: BatchRun) -> Iterator[Operation]:
     at_once = SCORES_AT_ONCE["cpu" if problem.device == "cpu" else "cuda"]
     for tiles in band_of(problem, run).tiles():
         limit = max(1, at_once // (tiles.rows * tiles.keys))
-        if tiles.count * -(-kv_heads // limit) <= kv_heads * -(-tiles.count // limit):
+        if tiles.num_tiles * -(-kv_heads // limit) <= kv_heads * -(-tiles.num_tiles // limit):
             yield from _along_heads(tiles, kv_heads, group_size, limit)
         else:
             yield from _along_tiles(tiles, kv_heads, group_size, limit)
 
 
 def _along_heads(tiles: Tiles, kv_heads: int, group_size: int, limit: int) -> Iterator[Operation]:
-    for t in range(tiles.count):
+    for t in range(tiles.num_tiles):
         row, key = tiles.row + t * tiles.rows, tiles.key + t * tiles.rows
         for first in range(0, kv_heads, limit):
             count = min(limit, kv_heads - first)
@@ -119,9 +119,9 @@ def _along_heads(tiles: Tiles, kv_heads: int, group_size: int, limit: int) -> It
 
 def _along_tiles(tiles: Tiles, kv_heads: int, group_size: int, limit: int) -> Iterator[Operation]:
     for head in range(kv_heads * group_size):
-        for t in range(0, tiles.count, limit):
+        for t in range(0, tiles.num_tiles, limit):
             row, key = tiles.row + t * tiles.rows, tiles.key + t * tiles.rows
-            count = min(limit, tiles.count - t)
+            count = min(limit, tiles.num_tiles - t)
             yield Operation(
                 count, tiles.rows, tiles.keys, row, key, tiles.rows, head, 0, head // group_size, 0
             )

@@ -24,7 +24,7 @@ from ._scratch import Scratch
 def _cut(x: Tensor, offset: int, piece: Piece) -> Tensor:
     """View a piece of x ``[b, G, g, S, D]``, ``offset`` tokens further on, as ``[chunks, b, G, g, C, D]``."""
     *heads, token, column = x.stride()
-    shape = (piece.count, *x.shape[:3], piece.size, x.shape[4])
+    shape = (piece.num_chunks, *x.shape[:3], piece.size, x.shape[4])
     first = x.storage_offset() + (offset + piece.first) * token
     return x.as_strided(shape, (piece.size * token, *heads, token, column), first)
 
@@ -69,7 +69,7 @@ class LinearChunks:
                 self._keys(parts.num_head, piece),
                 self._values(parts.num_head, piece),
             )
-            y = self._product(a, b, c, self._carry(b, c, state, piece.count))
+            y = self._product(a, b, c, self._carry(b, c, state, piece.num_chunks))
             self._divide(y, out, total, piece)
         for piece in parts.tail:
             self._divide(self._times(self._queries(piece), state), out, total, piece)
@@ -90,7 +90,7 @@ class LinearChunks:
         for piece in parts.aligned:
             g = self._upstream(piece, *given)
             b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
-            self._write_dq(dq, self._product(g, c, b, self._carry(b, c, state, piece.count).mT), piece)
+            self._write_dq(dq, self._product(g, c, b, self._carry(b, c, state, piece.num_chunks).mT), piece)
         for piece in parts.tail:
             self._write_dq(dq, self._times(self._upstream(piece, *given), state.mT), piece)
 
@@ -102,7 +102,7 @@ class LinearChunks:
         for piece in reversed(parts.aligned):
             a, g = self._queries(piece), self._upstream(piece, *given)
             b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
-            later = self._carry(a, g, state, piece.count, reverse=True)
+            later = self._carry(a, g, state, piece.num_chunks, reverse=True)
             self._write(dv, self._product(b, a, g, later, reverse=True), parts.num_head, piece)
             db = self._product(c, g, a, later.mT, reverse=True)
             self._write(dk, db.mul_(b.clamp_(max=1)), parts.num_head, piece)
@@ -177,7 +177,7 @@ class LinearChunks:
 
     def _unjoined(self, x: Tensor, piece: Piece) -> Tensor:
         """``[chunks·b·G, g·C, D]`` → ``[chunks, b, G, g, C, D]``."""
-        return x.view(piece.count, *self.k.shape[:2], x.shape[1] // piece.size, piece.size, x.shape[2])
+        return x.view(piece.num_chunks, *self.k.shape[:2], x.shape[1] // piece.size, piece.size, x.shape[2])
 
     def _divide(self, y: Tensor, out: Tensor, total: Tensor, piece: Piece) -> None:
         """Write numerator by denominator; where no key counts, 0 / 1."""

@@ -14,7 +14,7 @@ PASSES = {"fwd": (1, 0), "decode": (1, 0), "bwd": (0, 1), "fwd_bwd": (1, 1)}
 
 
 def _tokens(pieces: tuple[Piece, ...]) -> int:
-    return sum(piece.size * piece.count for piece in pieces)
+    return sum(piece.size * piece.num_chunks for piece in pieces)
 
 
 def _executed(problem: Problem) -> tuple[int, int]:
@@ -29,7 +29,7 @@ def _executed(problem: Problem) -> tuple[int, int]:
     flops = exponentials = 0
     for run in batch_runs(p):
         parts, heads = parts_of(p, run), run.batch * p.num_kv_heads
-        inside = heads * p.group_size * sum(piece.count * piece.size**2 for piece in parts.aligned)
+        inside = heads * p.group_size * sum(piece.num_chunks * piece.size**2 for piece in parts.aligned)
         queries = heads * p.group_size * _tokens((*parts.aligned, *parts.tail))
         keys = heads * _tokens((*parts.head, *parts.aligned))
         inside *= width + columns
@@ -89,14 +89,14 @@ class _Chain:
         self.moved += elements * (2 * self.size + 11 * self.w)
 
     def _keys(self, piece: Piece) -> int:
-        n = self.heads * piece.count * piece.size
+        n = self.heads * piece.num_chunks * piece.size
         self._feature("keys", n * self.d)
         self._buffer("values", n * self.e)
         self.moved += n * (self.e - 1) * self.size + n * self.e * self.w
         return n
 
     def _queries(self, piece: Piece) -> int:
-        n = self.heads * self.group * piece.count * piece.size
+        n = self.heads * self.group * piece.num_chunks * piece.size
         self._feature("queries", n * self.d)
         self._buffer("product", n * self.e)
         return n
@@ -104,9 +104,9 @@ class _Chain:
     def _aligned(self, piece: Piece) -> None:
         """``bᵀ c``, the running sum, ``a bᵀ``, its triangle, ``(a bᵀ) c``, ``+ a S``."""
         queries, keys = self._queries(piece), self._keys(piece)
-        scores, states = queries * piece.size, piece.count * self.state
+        scores, states = queries * piece.size, piece.num_chunks * self.state
         self._buffer("scores", scores)
-        self._buffer("states", (piece.count + 1) * self.heads * self.d * self.e)
+        self._buffer("states", (piece.num_chunks + 1) * self.heads * self.d * self.e)
         self.moved += keys * (self.d + self.e) * self.w + states + 4 * self.state + 3 * states
         self.moved += (queries * self.d + keys * self.d + scores + 2 * scores) * self.w
         self.moved += (scores + keys * self.e + queries * self.e) * self.w

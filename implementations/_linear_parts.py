@@ -14,11 +14,11 @@ TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 1 << 18}
 
 
 class Piece(NamedTuple):
-    """``count`` chunks of ``size`` tokens, from token ``first`` on."""
+    """``num_chunks`` chunks of ``size`` tokens, from token ``first`` on."""
 
     first: int
     size: int
-    count: int
+    num_chunks: int
 
 
 def _pieces(first: int, length: int, chunk_size: int, at_once: int) -> tuple[Piece, ...]:

@@ -40,19 +40,21 @@ class CpuTimer:
                     break
                 latest_ns = self._sample(task, 1)
             loops = self._loops(task, latest_ns)
-            samples = [] if loops is None else self._samples(task, rule, loops)
+            # A call that takes the whole budget needs no warm-up, and three of it are dear enough.
+            dear = loops == 1 and first_ns * 1e-9 >= max(rule.budget_s, warmup_s)
+            samples = [first_ns * 1e-6] if dear else []
+            if loops is not None:
+                self._sample_until_enough(task, rule, loops, samples)
         return Timing(
             samples_ms=samples,
             first_call_s=first_ns * 1e-9,
             below_resolution=loops is None,
         )
 
-    def _samples(self, task: Task, rule: StoppingRule, loops: int) -> list[float]:
-        samples: list[float] = []
+    def _sample_until_enough(self, task: Task, rule: StoppingRule, loops: int, samples: list[float]) -> None:
         began = self.clock()
         while not rule.enough(samples, (self.clock() - began) * 1e-9):
             samples.append(self._sample(task, loops) / loops * 1e-6)
-        return samples
 
     def _sample(self, task: Task, loops: int) -> int:
         """Return the nanoseconds of ``loops`` calls."""
