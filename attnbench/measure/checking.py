@@ -90,14 +90,13 @@ def check_attention(
     *,
     rows: Tensor | None,
     folder: Path | None,
-    sampled: bool = False,
+    computed: Tensor | None = None,
 ) -> Agreement:
-    """Grade out, lse and gradients of a core. ``sampled``.
+    """Grade out, lse and gradients of a core on ``rows``.
 
-    Rows that no program computed hold NaN in ``lse`` and don't count.
+    ``computed`` ``[B, H, Sq]`` marks the rows that sampled programs computed; the others don't count.
     """
     yardstick = _yardstick(workload, settings, rows, folder)
-    computed = ~torch.isnan(outputs.lse) if sampled and outputs.lse is not None else None
     gradients = {f"d{name}": tensor for name, tensor in (outputs.gradients or {}).items()}
     section = grade_outputs(
         outputs.out.detach(),
@@ -110,7 +109,7 @@ def check_attention(
         computed=computed,
     )
     section.inputs = workload.case.inputs
-    if not sampled:
+    if computed is None:
         section.softmax_distance = _softmax_distance(workload, settings, rows, folder, outputs.out.detach())
     return section
 

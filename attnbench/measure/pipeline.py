@@ -143,34 +143,42 @@ def _count_and_check(
         trace = stack.enter_context(trace_kernels(sample)) if interpreted else None
         counts, outputs = count_outputs(workload)
     _fill(workload, settings, counts, predicted, trace, record)
-    agreement = _graded(workload, outputs, settings, rows, scratch, bool(sample), memory_limit_bytes, record)
-    if agreement is not None and trace is not None and sample:
-        agreement.programs = f"{trace.programs_run} of {trace.programs_total}"
-    return agreement
+    if workload.level != "attention":
+        result = check_module(workload, outputs, memory_limit_bytes)
+        if isinstance(result, str):
+            record.unavailable["agreement"] = result
+            return None
+        record.agreement = result
+        return result
+    p, computed = workload.problem, None
+    if trace is not None and sample:
+        computed = torch.from_numpy(trace.computed_rows(p.batch, p.num_heads, p.seqlen_q))
+    folder = None if scratch is None else scratch / "truths"
+    record.agreement = check_attention(
+        workload, outputs, settings, rows=rows, folder=folder, computed=computed
+    )
+    _say_what_was_cut(record, record.agreement, workload, rows, trace if sample else None)
+    return record.agreement
 
 
-def _graded(
-    workload: Workload,
-    outputs: Outputs,
-    settings: MeasureSettings,
-    rows: torch.Tensor | None,
-    scratch: Path | None,
-    sampled: bool,
-    memory_limit_bytes: int | None,
+def _say_what_was_cut(
     record: Record,
-) -> Agreement | None:
-    if workload.level == "attention":
-        folder = None if scratch is None else scratch / "truths"
-        record.agreement = check_attention(
-            workload, outputs, settings, rows=rows, folder=folder, sampled=sampled
+    agreement: Agreement,
+    workload: Workload,
+    rows: torch.Tensor | None,
+    sampled: KernelTrace | None,
+) -> None:
+    """Write into the record that not all rows were compared, or not all programs interpreted."""
+    cuts = []
+    if rows is not None:
+        cuts.append(f"truth on {rows.numel()} of {workload.problem.seqlen_q} query rows a head")
+    if sampled is not None:
+        agreement.programs = f"{sampled.programs_run} of {sampled.programs_total}"
+        cuts.append(
+            f"{agreement.programs} kernel programs interpreted, bytes of the rest by their progression"
         )
-        return record.agreement
-    result = check_module(workload, outputs, memory_limit_bytes)
-    if isinstance(result, str):
-        record.unavailable["agreement"] = result
-        return None
-    record.agreement = result
-    return result
+    if cuts and record.provenance is not None:
+        record.provenance.reduced = "; ".join(cuts)
 
 
 def _sample(workload: Workload) -> dict[str, Any]:

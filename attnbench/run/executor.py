@@ -39,6 +39,7 @@ PRELOAD = (
     "torch._subclasses.fake_tensor",
     "torch.fx.experimental.symbolic_shapes",
     "torch.utils.flop_counter",
+    "attnbench.contract.discovery:find_implementations",
 )
 _ROUTE_TIMEOUT_S = 120.0
 _TAIL_BYTES, _TAIL_LINES = 16384, 3

@@ -68,7 +68,7 @@ class ForkServer:
 
         Args:
             environment: all variables of the server and its workers.
-            preload: modules that it imports once for all workers.
+            preload: modules that it imports, or `module:function` that it calls, once for all workers.
             log: file that takes the output of the server and of its workers.
         """
         self._environment = dict(environment)

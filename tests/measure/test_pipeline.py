@@ -90,6 +90,9 @@ def test_long_interpreted_cases_are_sampled_and_say_so(mask: dict[str, Any]) -> 
     assert 0 < int(run) < int(total) == 8 * 32
     assert record.agreement.rows_checked is not None
     assert 8 <= record.agreement.rows_checked < 64 * 8
+    assert record.provenance is not None
+    assert "kernel programs interpreted" in (record.provenance.reduced or "")
+    assert "truth on 6" in (record.provenance.reduced or "")
     assert record.traffic is not None
     assert record.theory is not None
     assert record.traffic.requested_bytes == record.theory["requested_bytes"]
@@ -213,3 +216,25 @@ def test_a_source_hash_follows_the_file(tmp_path: Path) -> None:
     assert len(hashes) == 2
     assert None not in hashes
     assert source_hash(get_implementation("sdpa-math")) == source_hash(get_implementation("sdpa"))
+
+
+def test_a_kernel_that_leaves_nan_is_wrong_even_where_programs_are_sampled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows that were not computed hold NaN too: which ones they are is known from the sample, not from NaN."""
+    from attnbench.contract.discovery import find_implementations
+    from attnbench.contract.implementation import AttentionOutput, Implementation
+
+    flash = find_implementations()["triton-flash"]
+
+    def broken(*tensors: Any, **keywords: Any) -> AttentionOutput:
+        out, lse = flash.attention(*tensors, **keywords)
+        return AttentionOutput(out * float("nan"), None if lse is None else lse * float("nan"))
+
+    fields = {name: getattr(flash, name) for name in Implementation.__dataclass_fields__}
+    spoiled = Implementation(**{**fields, "attention": broken})
+    for module in ("workload", "pipeline"):
+        monkeypatch.setattr(f"attnbench.measure.{module}.get_implementation", lambda name: spoiled)
+    record = measured(implementation="triton-flash", seqlen_q=4096, num_heads=2)
+    assert record.status == "incorrect"
+    assert "not finite" in (record.reason or "")

@@ -139,7 +139,7 @@ def look_at_server(case: Plain, settings: Plain, context: Plain) -> Plain:
         "threads": threads,
         "cuda_initialised": torch.cuda.is_initialized(),
         "bad_fork": torch.cuda._is_in_bad_fork(),
-        "not_loaded": [name for name in PRELOAD if name not in sys.modules],
+        "not_loaded": [name for name in PRELOAD if name.partition(":")[0] not in sys.modules],
     }
     return ok(case, settings, context) | {"provenance": {"autotune": facts}}
 
