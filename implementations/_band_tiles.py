@@ -27,7 +27,7 @@ class Tiles(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """``num_tiles`` tiles of ``rows × keys`` as one batched matmul: of one head, or one tile of several heads.
+    """``num_tiles`` tiles of ``rows × keys`` as one batched matmul: of one head, or one of several heads.
 
     Tile t reads query head ``head + t·head_step``, key/value head ``kv_head + t·kv_step``, and the rows and
     keys from ``row + t·step`` and ``key + t·step`` on. Heads are counted over the batch run.

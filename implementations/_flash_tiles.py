@@ -15,6 +15,7 @@ from attnbench.contract.problem import Problem
 OPTIONS = ("block_q", "block_k", "num_warps", "num_stages")
 OLDEST = 80
 """Compute capability 8.0: the oldest with an entry; it stands in where there is no driver to ask."""
+WIDEST_HEAD = 256
 SMALLEST_BLOCK = 16
 """What a matmul of the kernel takes at least, along every axis."""
 
@@ -91,9 +92,13 @@ def tile_for(problem: Problem) -> Tile:
     return tile._replace(**given)
 
 
-def tile_faults(problem: Problem) -> list[str]:
-    """Return what is wrong with the tile options or the GPU; empty if nothing."""
-    faults = []
+def kernel_faults(problem: Problem) -> list[str]:
+    """Return what keeps the kernel from the problem: head width, GPU, tile options; empty if nothing."""
+    faults = [
+        f"{name}={width} is wider than the kernel's {WIDEST_HEAD}"
+        for name, width in (("head_dim", problem.head_dim), ("head_dim_v", problem.head_dim_v))
+        if width > WIDEST_HEAD
+    ]
     capability = None if problem.device == "cpu" else _capability()
     if capability is not None and capability < OLDEST:
         faults.append(f"compute capability {capability / 10} is older than {OLDEST / 10}")

@@ -17,15 +17,12 @@ from attnbench.contract.semantics import SOFTMAX
 
 from ._band import band_attention
 from ._band_cost import band_cost
-
-KERNEL_WIDTH = 256
-"""Widest head of the kernel."""
+from ._flash_tiles import kernel_faults
 
 
 def _kernel_runs(problem: Problem) -> bool:
     """Whether the kernel takes the problem, where no gradient is asked for."""
-    narrow = max(problem.head_dim, problem.head_dim_v) <= KERNEL_WIDTH
-    return problem.device == "cuda" and problem.dtype != "float64" and narrow
+    return problem.device == "cuda" and problem.dtype != "float64" and not kernel_faults(problem)
 
 
 def attention(

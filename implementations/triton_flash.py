@@ -16,9 +16,7 @@ from attnbench.contract.semantics import SOFTMAX
 from ._flash_cost import cost, sample_programs
 from ._flash_forward import flash_forward
 from ._flash_kernel import flash_forward_kernel
-from ._flash_tiles import OPTIONS, tile_faults
-
-WIDEST_HEAD = 256
+from ._flash_tiles import OPTIONS, kernel_faults
 
 
 def attention(
@@ -30,14 +28,10 @@ def attention(
 
 def unsupported(problem: Problem) -> list[str]:
     """Return the limits of the kernel that the problem passes."""
-    reasons = [
-        f"{name}={width} is wider than the kernel's {WIDEST_HEAD}"
-        for name, width in (("head_dim", problem.head_dim), ("head_dim_v", problem.head_dim_v))
-        if width > WIDEST_HEAD
-    ]
+    reasons = kernel_faults(problem)
     if problem.device == "cpu" and problem.dtype == "bfloat16":
         reasons.append("Triton's interpreter multiplies bit patterns of bfloat16 (triton-lang/triton#11584)")
-    return reasons + tile_faults(problem)
+    return reasons
 
 
 def execution(problem: Problem) -> str:

@@ -20,8 +20,8 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="JSON instead of ta
     if json:
         print_json({"machine": facts, "measurements": found})
         return
-    for name, value in _lines(facts):
-        typer.echo(f"{name:<12} {value}")
+    lines = [{"fact": name, "value": value} for name, value in _lines(facts)]
+    print_table(lines, ["fact", "value"], header=False)
     typer.echo()
     rows = [
         {**probe, "here": "yes" if probe["available"] else "no", "why": probe["detail"]} for probe in found

@@ -15,7 +15,11 @@ def print_json(value: Any) -> None:
 
 
 def print_table(
-    rows: Iterable[Mapping[str, str]], columns: Sequence[str], *, right: Sequence[str] = ()
+    rows: Iterable[Mapping[str, str]],
+    columns: Sequence[str],
+    *,
+    right: Sequence[str] = (),
+    header: bool = True,
 ) -> None:
     """Print rows under the names of their columns; those in ``right`` are aligned right and never broken.
 
@@ -25,7 +29,7 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=header)
     for column in columns:
         number = column in right
         table.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number)

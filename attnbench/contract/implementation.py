@@ -130,6 +130,13 @@ class Implementation:
     kernels: tuple[KernelSpec, ...] = ()
 
 
+def core_refusals(implementation: Implementation) -> list[str]:
+    """Return why ``implementation`` can't be called on q, k and v: it is a mixer without such a core."""
+    if implementation.make_mixer is None:
+        return []
+    return [f"{implementation.name} has no q/k/v core: it runs at the levels block and model"]
+
+
 def refusals(implementation: Implementation, problem: Problem) -> list[str]:
     """Return every reason why ``implementation`` may not be given ``problem``; empty if it may."""
     supports = implementation.supports

@@ -17,7 +17,7 @@ import msgspec
 import torch
 
 from attnbench.contract.discovery import get_implementation
-from attnbench.contract.implementation import Implementation, refusals
+from attnbench.contract.implementation import Implementation, core_refusals, refusals
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
@@ -30,7 +30,7 @@ from .latency import measure_latency
 from .memory import measure_memory, predict_counts
 from .record import Agreement, Memory, Provenance, Record, Traffic
 from .traffic import measure_traffic
-from .workload import Outputs, Workload, build_workload
+from .workload import Workload, build_workload
 
 TILES_INTERPRETED_WHOLE = 200
 """An interpreted tile costs about 2.5 ms: above this many of them, programs are sampled."""
@@ -73,7 +73,8 @@ def measure_case(
         status="ok",
         provenance=_provenance(implementation, settings),
     )
-    reasons = refusals(implementation, problem)
+    reasons = core_refusals(implementation) if case.level == "attention" else []
+    reasons = reasons or refusals(implementation, problem)
     if reasons:
         return _ended(record, "unsupported", "; ".join(reasons))
     if case.level == "attention":

@@ -63,7 +63,7 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
 
 
 def _import(name: str) -> bool:
-    """Import a module, or call `module:function`; what can't be had here is the worker's to complain about."""
+    """Import a module, or call `module:function`; what can't be had is the worker's to complain about."""
     module, _, function = name.partition(":")
     try:
         imported = importlib.import_module(module)

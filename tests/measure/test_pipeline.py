@@ -221,7 +221,7 @@ def test_a_source_hash_follows_the_file(tmp_path: Path) -> None:
 def test_a_kernel_that_leaves_nan_is_wrong_even_where_programs_are_sampled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Rows that were not computed hold NaN too: which ones they are is known from the sample, not from NaN."""
+    """Rows that were not computed hold NaN too: which ones they are is known from the sample."""
     from attnbench.contract.discovery import find_implementations
     from attnbench.contract.implementation import AttentionOutput, Implementation
 
@@ -238,3 +238,13 @@ def test_a_kernel_that_leaves_nan_is_wrong_even_where_programs_are_sampled(
     record = measured(implementation="triton-flash", seqlen_q=4096, num_heads=2)
     assert record.status == "incorrect"
     assert "not finite" in (record.reason or "")
+
+
+def test_a_mixer_without_a_core_is_unsupported_at_level_attention_and_runs_in_a_model() -> None:
+    toy = str(Path(__file__).parents[1] / "toys" / "lstm_mixer.py")
+    record = measured(implementation=toy)
+    assert record.status == "unsupported"
+    assert "has no q/k/v core" in (record.reason or "")
+    case = Case(level="model", preset="tiny", implementation=toy, seqlen_q=16, inputs="text")
+    record = measure_case(case, QUICK)
+    assert (record.status, record.reason) == ("ok", None)
