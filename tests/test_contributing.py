@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import attnbench
+from attnbench.contract.evaluation import truth
 from attnbench.contract.implementation import Implementation
-from attnbench.contract.semantics import truth
 
 GUIDE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 

@@ -1,25 +1,20 @@
-"""Which function is computed: its definition in float64 and the plain computation that sets error budgets.
-Row block by row block.
+"""Which function is computed: its definition and the plain computation that sets error budgets.
 
-In: q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` in any dtype. Out: float64 truth, or a
-baseline in the inputs' own dtype.
+In: a block of query rows, their keys and values, and what they see. Out: the block's out and lse. The dtype
+of the tensors decides: float64 for the truth, the case's own for the baseline. Applied by ``evaluation.py``.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
 from .bounds import linear_bounds, softmax_bounds
-from .hidden import visible_matrix, zero_hidden
 from .implementation import AttentionOutput
 from .problem import Problem
-
-BLOCK_BYTES = 1 << 26
-"""Size of one block of float64 scores."""
 
 
 class BoundFunction(Protocol):
@@ -71,19 +66,6 @@ class Semantics:
     bound: BoundFunction | None = None
     has_lse: bool = True
     local_keys: bool = True
-
-
-class Truth(NamedTuple):
-    """Results of one evaluation.
-
-    ``out``, ``lse`` on the rows asked for, and gradients if an upstream gradient was given.
-    """
-
-    out: Tensor
-    lse: Tensor | None
-    dq: Tensor | None = None
-    dk: Tensor | None = None
-    dv: Tensor | None = None
 
 
 def _softmax_reference(
@@ -211,136 +193,3 @@ LINEAR_ELU = Semantics(
     has_lse=False,
 )
 """Katharopoulos et al., arXiv 2006.16236."""
-
-
-def _key_range(problem: Problem, semantics: Semantics, first: int, last: int) -> slice:
-    """Keys that rows ``first … last`` may see, from the band if there is one."""
-    band = problem.mask.band()
-    if band is None or not semantics.local_keys:
-        return slice(0, problem.seqlen_k)
-    starts = problem.query_starts or (0,)
-    lo = 0 if band.left is None else max(0, min(starts) + first - band.left)
-    hi = (
-        problem.seqlen_k if band.right is None else min(problem.seqlen_k, max(starts) + last + band.right + 1)
-    )
-    return slice(min(lo, problem.seqlen_k), max(lo, hi))
-
-
-def _evaluate(
-    function: BlockFunction,
-    semantics: Semantics,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    problem: Problem,
-    grad_out: Tensor | None,
-    rows: Tensor | None,
-    params: Mapping[str, Tensor] | None,
-) -> Truth:
-    p = problem
-    index = torch.arange(p.seqlen_q) if rows is None else rows.cpu()
-    with torch.no_grad():
-        k, v = zero_hidden(k, v, p)
-    k, v = k.detach(), v.detach()
-    gradients = grad_out is not None
-    dq = torch.zeros_like(q) if gradients else None
-    dk, dv = (torch.zeros_like(x) if gradients else None for x in (k, v))
-    outs, lses = [], []
-    step = max(1, BLOCK_BYTES // (8 * max(1, p.batch * p.num_heads * p.seqlen_k)))
-    for first in range(0, index.numel(), step):
-        block = index[first : first + step]
-        keys = _key_range(p, semantics, int(block.min()), int(block.max()))
-        here = block.to(q.device)
-        q_block = q.detach()[:, :, here].requires_grad_(gradients)
-        k_block = k[:, :, keys].requires_grad_(gradients)
-        v_block = v[:, :, keys].requires_grad_(gradients)
-        visible = visible_matrix(p, q.device, block, keys)
-        with torch.set_grad_enabled(gradients):
-            wide_k, wide_v = (x.repeat_interleave(p.group_size, dim=1) for x in (k_block, v_block))
-            out, lse = function(q_block, wide_k, wide_v, problem=p, visible=visible, params=params)
-        if grad_out is not None and dq is not None and dk is not None and dv is not None and out.numel():
-            given = grad_out[:, :, here].to(out.dtype)
-            grads = torch.autograd.grad(out, (q_block, k_block, v_block), given, allow_unused=True)
-            for total, place, part in ((dq, here, grads[0]), (dk, keys, grads[1]), (dv, keys, grads[2])):
-                if part is not None:
-                    total[:, :, place] += part
-        outs.append(out.detach())
-        lses.append(None if lse is None else lse.detach().expand(p.batch, p.num_heads, block.numel()))
-    shape = (p.batch, p.num_heads, 0)
-    out = torch.cat(outs, dim=2) if outs else q.new_zeros(*shape, p.head_dim_v)
-    lse = torch.cat([x for x in lses if x is not None], dim=2) if semantics.has_lse and lses else None
-    if lse is None and semantics.has_lse:
-        lse = q.new_zeros(shape)
-    return Truth(out, lse, dq, dk, dv)
-
-
-def truth(
-    semantics: Semantics,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    problem: Problem,
-    grad_out: Tensor | None = None,
-    rows: Tensor | None = None,
-    params: Mapping[str, Tensor] | None = None,
-) -> Truth:
-    """Evaluate the definition in float64 on all query rows, or on the given ones (``rows``, 1-d, shared by
-    all heads).
-
-    Gradients are those of ``sum(out · grad_out)`` over the evaluated rows alone: give an upstream gradient
-    that is zero elsewhere and they are the gradients of the whole. dq, dk, dv come whole, ``[B, H, Sq, D]``
-    and ``[B, G, Sk, …]``.
-    """
-    wide_params = None if params is None else {name: value.double() for name, value in params.items()}
-    wide_grad = None if grad_out is None else grad_out.double()
-    return _evaluate(
-        semantics.reference,
-        semantics,
-        q.double(),
-        k.double(),
-        v.double(),
-        problem,
-        wide_grad,
-        rows,
-        wide_params,
-    )
-
-
-def baseline(
-    semantics: Semantics,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    problem: Problem,
-    grad_out: Tensor | None = None,
-    rows: Tensor | None = None,
-    params: Mapping[str, Tensor] | None = None,
-) -> Truth:
-    """Evaluate the plain computation in the inputs' own dtype: what an error budget is measured by.
-
-    Same arguments as ``truth``.
-    """
-    return _evaluate(semantics.baseline, semantics, q, k, v, problem, grad_out, rows, params)
-
-
-def definition(
-    semantics: Semantics,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    problem: Problem,
-    params: Mapping[str, Tensor] | None = None,
-    plain: bool = False,
-) -> AttentionOutput:
-    """Evaluate the reference (or, if ``plain``, the baseline) on all rows at once in the inputs' dtype,
-    under autograd: n² memory.
-    """
-    k, v = zero_hidden(k, v, problem)
-    wide_k, wide_v = (x.repeat_interleave(problem.group_size, dim=1) for x in (k, v))
-    function = semantics.baseline if plain else semantics.reference
-    return function(
-        q, wide_k, wide_v, problem=problem, visible=visible_matrix(problem, q.device), params=params
-    )

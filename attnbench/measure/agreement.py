@@ -12,11 +12,13 @@ floor by dtype. -inf agrees with -inf in ``lse``; any other value that is not fi
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
-from attnbench.contract.semantics import Truth
+from attnbench.contract.evaluation import Truth
 
 from .record import Agreement, Error
 
@@ -102,6 +104,11 @@ def worst_verdict(parts: Mapping[str, Error]) -> tuple[str, str]:
     return name, parts[name].verdict or "ok"
 
 
+def joined(of_out: Error, verdict: str, **others: Any) -> Agreement:
+    """Return the section whose own fields are those of ``out`` and whose verdict is that of all parts."""
+    return Agreement(**{**msgspec.structs.asdict(of_out), "verdict": verdict, **others})
+
+
 def _take(tensor: Tensor | None, rows: Tensor | None) -> Tensor | None:
     return tensor if tensor is None or rows is None else tensor[:, :, rows.to(tensor.device)]
 
@@ -159,16 +166,4 @@ def grade_outputs(
     checked = (
         truth.out.shape[0] * truth.out.shape[1] * truth.out.shape[2] if keep is None else int(keep.sum())
     )
-    return Agreement(
-        max_abs_error=of_out.max_abs_error,
-        rms_relative_error=of_out.rms_relative_error,
-        budget=of_out.budget,
-        rms_budget=of_out.rms_budget,
-        budget_used=of_out.budget_used,
-        nonfinite=of_out.nonfinite,
-        nonfinite_reference=of_out.nonfinite_reference,
-        verdict=verdict,
-        lse=of_lse,
-        gradients=graded or None,
-        rows_checked=checked,
-    )
+    return joined(of_out, verdict, lse=of_lse, gradients=graded or None, rows_checked=checked)

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnbench.contract.semantics import SOFTMAX
 from attnbench.plan.settings import MeasureSettings
 
-from .agreement import grade, grade_outputs, worst_verdict
+from .agreement import grade, grade_outputs, joined, worst_verdict
 from .inputs import inputs_key
 from .record import Agreement, Error
 from .reference_module import reference_bytes, reference_outputs
@@ -130,15 +130,9 @@ def check_module(workload: Workload, outputs: Outputs, memory_limit_bytes: int |
     of_out = grade(outputs.out, truth.out, plain.out, dtype=dtype)
     _, verdict = worst_verdict({**parts, "out": of_out})
     worst = sorted(parts, key=lambda name: -(parts[name].budget_used or math.inf))[:GRADIENTS_KEPT]
-    return Agreement(
-        max_abs_error=of_out.max_abs_error,
-        rms_relative_error=of_out.rms_relative_error,
-        budget=of_out.budget,
-        rms_budget=of_out.rms_budget,
-        budget_used=of_out.budget_used,
-        nonfinite=of_out.nonfinite,
-        nonfinite_reference=of_out.nonfinite_reference,
-        verdict=verdict,
+    return joined(
+        of_out,
+        verdict,
         gradients={name: parts[name] for name in worst} or None,
         inputs=workload.case.inputs,
         rows_checked=workload.problem.batch * workload.problem.seqlen_q,

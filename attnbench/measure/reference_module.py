@@ -12,9 +12,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from attnbench.contract.evaluation import definition
 from attnbench.contract.implementation import AttentionOutput, Implementation
 from attnbench.contract.problem import Problem
-from attnbench.contract.semantics import Semantics, definition
+from attnbench.contract.semantics import Semantics
 from attnbench.model.mixer import AttentionMixer
 
 from .workload import Outputs, Workload, with_module

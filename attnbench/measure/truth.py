@@ -20,9 +20,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from attnbench.contract.evaluation import Truth, baseline, truth
 from attnbench.contract.hidden import zero_hidden
 from attnbench.contract.problem import Problem
-from attnbench.contract.semantics import Semantics, Truth, baseline, truth
+from attnbench.contract.semantics import Semantics
 
 EDGES = (0, 1, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256)
 """Rows at both sides of common tile borders, always in a sample."""

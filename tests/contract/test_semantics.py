@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnbench.contract.evaluation import baseline, definition, truth
 from attnbench.contract.masks import Causal, Full, SlidingWindow
 from attnbench.contract.problem import Problem
-from attnbench.contract.semantics import LINEAR_ELU, SOFTMAX, Semantics, baseline, definition, truth
+from attnbench.contract.semantics import LINEAR_ELU, SOFTMAX, Semantics
 from attnbench.measure.inputs import make_inputs
 
 BY_NAME = {"softmax": SOFTMAX, "linear": LINEAR_ELU}
@@ -72,7 +73,7 @@ def test_truth_is_the_formula(semantics: Semantics, shape: dict[str, Any]) -> No
 def test_row_blocks_and_rows_give_the_gradients_of_the_whole(
     semantics: Semantics, mask: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("attnbench.contract.semantics.BLOCK_BYTES", 8 * 2 * 4 * 40 * 7)  # seven rows a block
+    monkeypatch.setattr("attnbench.contract.evaluation.BLOCK_BYTES", 8 * 2 * 4 * 40 * 7)  # seven rows a block
     problem = Problem(
         seqlen_q=33, seqlen_k=40, batch=2, num_heads=4, num_kv_heads=2, head_dim=8, dtype="float64",
         mask=mask, mode="fwd_bwd", key_lengths=(40, 21),

@@ -11,10 +11,11 @@ import torch
 from attnbench.contract.api import attend
 from attnbench.contract.discovery import get_implementation
 from attnbench.contract.errors import UsageError
+from attnbench.contract.evaluation import baseline, truth
 from attnbench.contract.implementation import refusals
 from attnbench.contract.masks import Full
 from attnbench.contract.problem import Problem
-from attnbench.contract.semantics import SOFTMAX, baseline, truth
+from attnbench.contract.semantics import SOFTMAX
 from attnbench.measure.agreement import grade
 from attnbench.model.builder import build_block, build_model
 from attnbench.model.text import stdlib_tokens

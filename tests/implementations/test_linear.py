@@ -12,10 +12,11 @@ from torch.nn.functional import elu
 
 from attnbench.contract import state as states
 from attnbench.contract.discovery import get_implementation
+from attnbench.contract.evaluation import truth
 from attnbench.contract.implementation import refusals
 from attnbench.contract.masks import Causal, Full
 from attnbench.contract.problem import Problem
-from attnbench.contract.semantics import LINEAR_ELU, truth
+from attnbench.contract.semantics import LINEAR_ELU
 from attnbench.measure.flop_counter import FlopCounter
 from attnbench.measure.lifetimes import LifetimeTracker
 from attnbench.measure.operators import OperandBytes

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attnbench.contract.discovery import get_implementation
+from attnbench.contract.evaluation import truth
 from attnbench.contract.masks import Causal, SlidingWindow
 from attnbench.contract.problem import Problem
-from attnbench.contract.semantics import SOFTMAX, truth
+from attnbench.contract.semantics import SOFTMAX
 from attnbench.measure.flop_counter import FlopCounter
 from attnbench.measure.lifetimes import LifetimeTracker
 from attnbench.measure.operators import OperandBytes

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
+from attnbench.contract.evaluation import baseline, truth
 from attnbench.contract.masks import Causal
 from attnbench.contract.problem import Problem
-from attnbench.contract.semantics import SOFTMAX, baseline, truth
+from attnbench.contract.semantics import SOFTMAX
 from attnbench.measure.agreement import grade, grade_outputs, worst_verdict
 from attnbench.measure.inputs import make_inputs
 from attnbench.measure.record import Error

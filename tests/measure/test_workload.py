@@ -7,8 +7,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from attnbench.contract.errors import UsageError
+from attnbench.contract.evaluation import truth
 from attnbench.contract.problem import Problem
-from attnbench.contract.semantics import SOFTMAX, truth
+from attnbench.contract.semantics import SOFTMAX
 from attnbench.measure.inputs import draw, inputs_key, make_inputs
 from attnbench.measure.workload import Outputs, Workload, build_workload
 from attnbench.plan.case import Case
