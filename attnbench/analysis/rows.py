@@ -16,7 +16,7 @@ from attnbench.measure.record import Agreement, Flops, Latency, Memory, Provenan
 from attnbench.run.store import Run
 
 OK = "ok"
-USUAL = {"inputs": "random", "cache": "cold", "compile": False}
+USUAL = {"inputs": "normal", "cache": "cold", "compile": False}
 """Values of case keys that go without saying."""
 SAID_ELSEWHERE = frozenset({
     "implementation", "options", "level", "preset", "mode", "mask", "dtype", "device",

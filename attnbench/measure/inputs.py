@@ -20,8 +20,8 @@ def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float32)
 
 
-FAMILIES: dict[str, Family] = {"random": _normal}
-"""Each draws float32 numbers. ``random`` is N(0, 1): easy data, such as zeros, would draw less power."""
+FAMILIES: dict[str, Family] = {"normal": _normal}
+"""Each draws float32 numbers. ``normal`` is N(0, 1): easy data, such as zeros, would draw less power."""
 
 
 def draw(family: str, shape: tuple[int, ...], dtype: str, *, seed: int, name: str) -> Tensor:
@@ -49,7 +49,7 @@ def input_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def make_inputs(problem: Problem, family: str = "random", *, seed: int = 0) -> dict[str, Tensor]:
+def make_inputs(problem: Problem, family: str = "normal", *, seed: int = 0) -> dict[str, Tensor]:
     """Return the problem's q, k, v and, where a backward pass runs, ``grad_out``, on the CPU."""
     return {
         name: draw(family, shape, problem.dtype, seed=seed, name=name)
@@ -57,7 +57,7 @@ def make_inputs(problem: Problem, family: str = "random", *, seed: int = 0) -> d
     }
 
 
-def inputs_key(problem: Problem, family: str = "random", *, seed: int = 0) -> str:
+def inputs_key(problem: Problem, family: str = "normal", *, seed: int = 0) -> str:
     """Return a stable name of the tensors ``make_inputs`` gives: equal keys, equal numbers."""
     shapes = "/".join(f"{name}{'x'.join(map(str, shape))}" for name, shape in input_shapes(problem).items())
     return f"{family}/seed{seed}/{problem.dtype}/{shapes}"

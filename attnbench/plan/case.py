@@ -17,7 +17,7 @@ from attnbench.contract.problem import Problem
 Level = Literal["attention", "block", "model"]
 Mode = Literal["fwd", "bwd", "fwd_bwd", "decode"]
 Dtype = Literal["float64", "float32", "float16", "bfloat16"]
-Inputs = Literal["random", "text"]
+Inputs = Literal["normal", "text"]
 CacheState = Literal["cold", "warm"]
 Option = bool | int | float | str
 
@@ -62,8 +62,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     preset: str | None = None
     architecture: str | None = None
     """Overrides the preset's architecture."""
-    inputs: Inputs = "random"
-    """``random``: seeded N(0, 1), at level ``model`` uniform tokens; ``text``: bytes of real text."""
+    inputs: Inputs = "normal"
+    """``normal``: seeded N(0, 1), at level ``model`` uniform tokens; ``text``: bytes of real text."""
     cache: CacheState = "cold"
     """Whether the last-level cache is flushed before each sample."""
     threads: int | None = None
@@ -131,7 +131,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "lengths": None if self.key_lengths is None else _numbers(self.key_lengths),
             "starts" if per_row else "start": starts,
             "architecture": None if self.architecture is None else _quoted(self.architecture),
-            "inputs": self.inputs if self.inputs != "random" else None,
+            "inputs": self.inputs if self.inputs != "normal" else None,
             "cache": self.cache if self.cache != "cold" else None,
             "threads": self.threads,
             "compile": "true" if self.compile else None,

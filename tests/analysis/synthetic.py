@@ -51,7 +51,7 @@ def make_case(implementation: str = "naive", seqlen: int = 256, **keys: Any) -> 
         "query_start": None,
         "preset": None,
         "architecture": None,
-        "inputs": "random",
+        "inputs": "normal",
         "cache": "cold",
         "threads": None,
         "compile": False,

@@ -22,13 +22,13 @@ def run(workload: Workload) -> Outputs:
 
 
 def test_default_inputs_are_standard_normal_and_seeded():
-    q = draw("random", (4, 8, 256, 64), "float32", seed=3, name="q")
+    q = draw("normal", (4, 8, 256, 64), "float32", seed=3, name="q")
     assert abs(q.mean().item()) < 0.01
     assert abs(q.std().item() - 1) < 0.01
     assert q.unique().numel() > q.numel() * 0.9
-    assert torch.equal(q, draw("random", (4, 8, 256, 64), "float32", seed=3, name="q"))
-    assert not torch.equal(q, draw("random", (4, 8, 256, 64), "float32", seed=4, name="q"))
-    assert not torch.equal(q, draw("random", (4, 8, 256, 64), "float32", seed=3, name="k"))
+    assert torch.equal(q, draw("normal", (4, 8, 256, 64), "float32", seed=3, name="q"))
+    assert not torch.equal(q, draw("normal", (4, 8, 256, 64), "float32", seed=4, name="q"))
+    assert not torch.equal(q, draw("normal", (4, 8, 256, 64), "float32", seed=3, name="k"))
 
 
 def test_one_key_means_one_set_of_numbers():
@@ -50,13 +50,13 @@ def test_one_key_means_one_set_of_numbers():
 
 
 def test_dtypes_hold_the_same_numbers_rounded():
-    wide, narrow = (draw("random", (64, 64), dtype, seed=0, name="q") for dtype in ("float32", "float16"))
+    wide, narrow = (draw("normal", (64, 64), dtype, seed=0, name="q") for dtype in ("float32", "float16"))
     assert torch.equal(wide.half(), narrow)
 
 
 def test_an_unknown_family_is_one_clear_error():
-    with pytest.raises(UsageError, match=r"unknown inputs 'randm' \(did you mean 'random'\?\)"):
-        draw("randm", (1,), "float32", seed=0, name="q")
+    with pytest.raises(UsageError, match=r"unknown inputs 'norml' \(did you mean 'normal'\?\)"):
+        draw("norml", (1,), "float32", seed=0, name="q")
 
 
 def test_forward_builds_no_graph_and_is_right():

@@ -85,7 +85,7 @@ cases = st.builds(
     scale=st.one_of(st.none(), st.sampled_from([0.5, 1.0, 2e-5])),
     key_lengths=st.one_of(st.none(), st.lists(lengths, max_size=2).map(tuple)),
     query_start=st.one_of(st.none(), lengths, st.lists(lengths, max_size=2).map(tuple)),
-    inputs=st.sampled_from(["random", "text"]),
+    inputs=st.sampled_from(["normal", "text"]),
     cache=st.sampled_from(["cold", "warm"]),
     threads=st.one_of(st.none(), lengths),
     compile=st.booleans(),
