@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.text import Text
 
 from attnbench.run.runner import Observer, work_of
@@ -32,11 +33,16 @@ class ProgressOnStderr(Observer):
         """Draw nothing yet."""
         self._console = Console(file=sys.stderr, highlight=False)
         self._bar = Progress(
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=12, table_column=Column(width=12, no_wrap=True)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=7)),
+            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+            TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True, min_width=12)),
+            # What is left of the line is the case's; a long id loses its end, not its neighbours.
+            TextColumn(
+                "{task.description}",
+                markup=False,
+                table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+            ),
             console=self._console,
             auto_refresh=False,
             transient=True,
