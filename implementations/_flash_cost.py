@@ -4,10 +4,13 @@ Letters: B batch, H query heads, D and Dv widths, T query tiles. Nothing enumera
 over T.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from attnbench.contract.cost import LSE_BYTES, Cost, compulsory_bytes, tensor_bytes, useful_flops
+from attnbench.contract.implementation import KernelSpec
 from attnbench.contract.masks import Band, BandMask
 from attnbench.contract.problem import Problem
 from attnbench.contract.sampling import Probe, ProgramSample, Progression, RowRange
@@ -136,7 +139,7 @@ def sample_programs(problem: Problem) -> ProgramSample:
     """
     p = problem
     if is_empty(p):
-        return ProgramSample(())
+        return ProgramSample((), ())
     tile = tile_for(p)
     rows = _tile_rows(p, tile)
     tiles = len(rows)
@@ -164,3 +167,13 @@ def _lines(values: NDArray[np.int64]) -> list[tuple[int, int]]:
             runs.append((first, turn))
             first = turn + 1
     return [*runs, (first, values.shape[1] - 1)]
+
+
+def _kernel() -> Any:
+    from ._flash_kernel import flash_forward_kernel  # loads triton
+
+    return flash_forward_kernel
+
+
+KERNEL = KernelSpec(name="flash_forward_kernel", function=_kernel, sample_programs=sample_programs)
+"""The kernel, for whoever runs it."""

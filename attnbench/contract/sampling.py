@@ -62,7 +62,7 @@ class ProgramSample:
     """Which programs to run, how they add up, and the query rows they compute; other rows stay NaN."""
 
     progressions: tuple[Progression, ...]
-    rows: tuple[RowRange, ...] = ()
+    rows: tuple[RowRange, ...]
 
     @property
     def programs(self) -> tuple[int, ...]:

@@ -54,11 +54,14 @@ def grade(
         bound: a-priori bound on the error.
 
     Returns:
-        Errors, budgets, and the verdict ``ok``, ``over_budget``, ``nonfinite`` or ``wrong_shape``.
+        Errors, budgets, and the verdict ``ok``, ``over_budget``, ``nonfinite``, ``wrong_shape`` or
+        ``wrong_dtype``.
     """
     if actual.shape != reference.shape:
         return Error(verdict="wrong_shape")
     dtype = dtype or actual.dtype
+    if actual.dtype != dtype and name != "lse":
+        return Error(verdict="wrong_dtype")
     x, truth, base = (tensor.detach().double().cpu() for tensor in (actual, reference, plain))
     agree = (
         (x == -math.inf) & (truth == -math.inf) if name == "lse" else torch.zeros_like(x, dtype=torch.bool)
@@ -120,50 +123,63 @@ def grade_outputs(
     truth: Truth,
     plain: Truth,
     *,
+    dtype: torch.dtype | None = None,
     rows: Tensor | None = None,
     bounds: Mapping[str, float] | None = None,
     computed: Tensor | None = None,
+    lse_expected: bool = False,
 ) -> Agreement:
-    """Grade an attention's out, lse and gradients (``dq``, ``dk``, ``dv``) on the rows for which the truth is
-    known.
+    """Grade an attention's out, lse and gradients on the rows for which the truth is known.
+
+    Everything that the truth holds must be there: a gradient that is absent is ``missing``, and so is an
+    expected ``lse``. A result of which no row could be compared is ``not_compared``.
 
     Args:
         out: ``[B, H, Sq, Dv]``.
         lse: ``[B, H, Sq]`` or None.
-        gradients: by name, each in the shape of its input.
+        gradients: ``dq``, ``dk``, ``dv``, each in the shape of its input.
         truth: float64, out and lse on ``rows`` alone.
         plain: the baseline's, likewise.
+        dtype: of the case, which out and gradients must have; default that of ``out``.
         rows: query rows that the truth holds; None for all.
         bounds: a-priori bounds by name.
         computed: ``[B, H, Sq]``, which rows were computed at all (sampled programs); None for all.
+        lse_expected: whether the problem asks for ``lse``.
     """
-    bounds = bounds or {}
+    bounds, dtype = bounds or {}, dtype or out.dtype
+    if out.shape[:2] != truth.out.shape[:2] or (rows is not None and out.shape[2] <= int(rows.max())):
+        return Agreement(verdict="wrong_shape", rows_checked=0)
     keep = _take(computed, rows)
 
-    def part(name: str, actual: Tensor | None, reference: Tensor | None, base: Tensor | None) -> Error | None:
-        if actual is None or reference is None or base is None:
-            return None
-        if keep is not None and name in ("out", "lse"):
+    def part(name: str, actual: Tensor, reference: Tensor, base: Tensor) -> Error:
+        if keep is not None and name in ("out", "lse") and actual.shape == reference.shape:
             actual, reference, base = (
                 actual[keep],
                 reference[keep.to(reference.device)],
                 base[keep.to(base.device)],
             )
-        return grade(actual, reference, base, name=name, dtype=out.dtype, bound=bounds.get(name, math.inf))
+        return grade(actual, reference, base, name=name, dtype=dtype, bound=bounds.get(name, math.inf))
 
-    parts = {
-        "out": part("out", _take(out, rows), truth.out, plain.out),
-        "lse": part("lse", _take(lse, rows), truth.lse, plain.lse),
-        **{
-            name: part(name, gradients.get(name), getattr(truth, name), getattr(plain, name))
-            for name in gradients
-        },
-    }
-    graded = {name: error for name, error in parts.items() if error is not None}
+    parts: dict[str, Error] = {}
+    for name, actual in (
+        ("dq", gradients.get("dq")),
+        ("dk", gradients.get("dk")),
+        ("dv", gradients.get("dv")),
+    ):
+        reference, base = getattr(truth, name), getattr(plain, name)
+        if reference is not None:
+            parts[name] = Error(verdict="missing") if actual is None else part(name, actual, reference, base)
+    of_lse = None
+    if lse is not None and truth.lse is not None and plain.lse is not None:
+        of_lse = part("lse", lse if rows is None else lse[:, :, rows.to(lse.device)], truth.lse, plain.lse)
+    elif lse_expected and truth.lse is not None:
+        of_lse = Error(verdict="missing")
+    of_out = part("out", out if rows is None else out[:, :, rows.to(out.device)], truth.out, plain.out)
+    graded = {**parts, "out": of_out, **({} if of_lse is None else {"lse": of_lse})}
     _, verdict = worst_verdict(graded)
-    of_out = graded.pop("out")
-    of_lse = graded.pop("lse", None)
     checked = (
         truth.out.shape[0] * truth.out.shape[1] * truth.out.shape[2] if keep is None else int(keep.sum())
     )
-    return joined(of_out, verdict, lse=of_lse, gradients=graded or None, rows_checked=checked)
+    if checked == 0 and truth.out.numel() and verdict == "ok":
+        verdict = "not_compared"
+    return joined(of_out, verdict, lse=of_lse, gradients=parts or None, rows_checked=checked)

@@ -1,17 +1,18 @@
-"""Agreement of one workload with its truth. In: a workload and what its call returned.
+"""Agreement of one workload with its truth. In: a workload that has not run, then what its call returned.
 
-Out: the section, or why there is none.
+Out: the section, or why there is none. The truth is made first, from inputs that nothing has touched.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from attnbench.contract.semantics import SOFTMAX
+from attnbench.contract.semantics import SOFTMAX, Semantics
 from attnbench.plan.settings import MeasureSettings
 
 from .agreement import grade, grade_outputs, joined, worst_verdict
@@ -49,109 +50,136 @@ def upstream_on(workload: Workload, rows: Tensor | None) -> Iterator[None]:
             given.copy_(whole)
 
 
-def _yardstick(
+class Check(NamedTuple):
+    """The truth of a workload, made before the implementation ran, and copies of what it will be given."""
+
+    grade: Callable[[Outputs, Tensor | None], Agreement]
+    """Grades what the call returned; the tensor ``[B, H, Sq]`` marks the computed rows, None for all."""
+    given: dict[str, Tensor]
+
+    def changed(self, workload: Workload) -> list[str]:
+        """Return the inputs that are no longer what they were: the call wrote to them."""
+        return [name for name, before in self.given.items() if not torch.equal(before, workload.inputs[name])]
+
+
+def prepare_check(
+    workload: Workload,
+    settings: MeasureSettings,
+    *,
+    rows: Tensor | None,
+    folder: Path | None,
+    memory_limit_bytes: int | None = None,
+) -> Check | str:
+    """Compute the truth of a workload that has not run yet, or say why there is none.
+
+    Args:
+        workload: its inputs are as they were drawn.
+        settings: seed, and how many rows.
+        rows: query rows to compare, None for all.
+        folder: where cases of a run share truths.
+        memory_limit_bytes: the float64 twin of a module must fit.
+    """
+    if workload.level != "attention":
+        needed = reference_bytes(workload)
+        if memory_limit_bytes is not None and needed > memory_limit_bytes:
+            return f"the float64 twin needs about {needed} bytes, {memory_limit_bytes} may be used"
+    grade_it = _attention_check if workload.level == "attention" else _module_check
+    given = {name: tensor.detach().clone() for name, tensor in workload.inputs.items()}
+    return Check(grade_it(workload, settings, rows, folder), given)
+
+
+def _attention_check(
     workload: Workload, settings: MeasureSettings, rows: Tensor | None, folder: Path | None
-) -> Yardstick:
-    return make_yardstick(
-        workload.implementation.semantics,
-        workload.problem,
-        workload.inputs,
-        rows=rows,
-        params=workload.params,
-        folder=folder,
-        inputs_key=inputs_key(workload.problem, workload.case.inputs, seed=settings.seed),
-        maker=workload.implementation.name,
-    )
+) -> Callable[[Outputs, Tensor | None], Agreement]:
+    """Compare out, lse and gradients of a core with the semantics' definition."""
+    problem, semantics = workload.problem, workload.implementation.semantics
+    key = inputs_key(problem, workload.case.inputs, seed=settings.seed)
+
+    def yardstick(of: Semantics) -> Yardstick:
+        return make_yardstick(
+            of,
+            problem,
+            workload.inputs,
+            rows=rows,
+            params=workload.params,
+            folder=folder,
+            inputs_key=key,
+        )
+
+    own = yardstick(semantics)
+    softmax = yardstick(SOFTMAX).truth.out if semantics.approximates is SOFTMAX else None
+
+    def graded(outputs: Outputs, computed: Tensor | None) -> Agreement:
+        section = grade_outputs(
+            outputs.out.detach(),
+            outputs.lse,
+            {f"d{name}": tensor for name, tensor in (outputs.gradients or {}).items()},
+            own.truth,
+            own.plain,
+            dtype=getattr(torch, problem.dtype),
+            rows=rows,
+            bounds=own.bounds,
+            computed=computed,
+            lse_expected=bool(problem.option("return_lse", False)),
+        )
+        section.inputs = workload.case.inputs
+        if softmax is not None and computed is None and section.verdict != "wrong_shape":
+            section.softmax_distance = _distance(outputs.out.detach(), softmax, rows)
+        return section
+
+    return graded
 
 
-def _softmax_distance(
-    workload: Workload, settings: MeasureSettings, rows: Tensor | None, folder: Path | None, out: Tensor
-) -> float | None:
-    """Return ‖out - softmax attention‖ / ‖softmax attention‖ for semantics that approximate it."""
-    if workload.implementation.semantics.approximates is not SOFTMAX:
-        return None
-    exact = make_yardstick(
-        SOFTMAX,
-        workload.problem,
-        workload.inputs,
-        rows=rows,
-        folder=folder,
-        inputs_key=inputs_key(workload.problem, workload.case.inputs, seed=settings.seed),
-    ).truth.out
+def _distance(out: Tensor, exact: Tensor, rows: Tensor | None) -> float | None:
+    """Return ‖out - exact‖ / ‖exact‖ on the compared rows."""
     chosen = out if rows is None else out[:, :, rows.to(out.device)]
     size = float(torch.linalg.vector_norm(exact))
     return float(torch.linalg.vector_norm(chosen.double() - exact)) / size if size else None
 
 
-def check_attention(
-    workload: Workload,
-    outputs: Outputs,
-    settings: MeasureSettings,
-    *,
-    rows: Tensor | None,
-    folder: Path | None,
-    computed: Tensor | None = None,
-) -> Agreement:
-    """Grade out, lse and gradients of a core on ``rows``.
-
-    ``computed`` ``[B, H, Sq]`` marks the rows that sampled programs computed; the others don't count.
-    """
-    yardstick = _yardstick(workload, settings, rows, folder)
-    gradients = {f"d{name}": tensor for name, tensor in (outputs.gradients or {}).items()}
-    section = grade_outputs(
-        outputs.out.detach(),
-        outputs.lse,
-        gradients,
-        yardstick.truth,
-        yardstick.plain,
-        rows=rows,
-        bounds=yardstick.bounds,
-        computed=computed,
-    )
-    section.inputs = workload.case.inputs
-    if computed is None:
-        section.softmax_distance = _softmax_distance(workload, settings, rows, folder, outputs.out.detach())
-    return section
-
-
-def check_module(workload: Workload, outputs: Outputs, memory_limit_bytes: int | None) -> Agreement | str:
-    """Grade a block's output or a model's logits (or loss) and every gradient against the float64 twin, or
-    say why not.
-    """
-    needed = reference_bytes(workload)
-    if memory_limit_bytes is not None and needed > memory_limit_bytes:
-        return f"the float64 twin needs about {needed} bytes, {memory_limit_bytes} may be used"
+def _module_check(
+    workload: Workload, settings: MeasureSettings, rows: Tensor | None, folder: Path | None
+) -> Callable[[Outputs, Tensor | None], Agreement]:
+    """Compare a block's output or a model's logits (or loss) and every gradient with the float64 twin."""
     truth, plain = reference_outputs(workload)
-    dtype = getattr(torch, workload.case.dtype)
-    parts: dict[str, Error] = {}
-    for name, actual in (outputs.gradients or {}).items():
-        exact, base = (twin.gradients[name] for twin in (truth, plain) if twin.gradients is not None)
-        parts[name] = grade(actual, exact, base, name=name, dtype=dtype)
-    of_out = grade(outputs.out, truth.out, plain.out, dtype=dtype)
-    _, verdict = worst_verdict({**parts, "out": of_out})
-    worst = sorted(parts, key=lambda name: -(parts[name].budget_used or math.inf))[:GRADIENTS_KEPT]
-    return joined(
-        of_out,
-        verdict,
-        gradients={name: parts[name] for name in worst} or None,
-        inputs=workload.case.inputs,
-        rows_checked=workload.problem.batch * workload.problem.seqlen_q,
-    )
+
+    def graded(outputs: Outputs, computed: Tensor | None) -> Agreement:
+        parts: dict[str, Error] = {}
+        for name, exact in (truth.gradients or {}).items():
+            actual, base = (outputs.gradients or {}).get(name), (plain.gradients or {})[name]
+            parts[name] = (
+                Error(verdict="missing")
+                if actual is None
+                else grade(actual, exact, base, name=name, dtype=base.dtype)
+            )
+        of_out = grade(outputs.out, truth.out, plain.out, dtype=plain.out.dtype)
+        _, verdict = worst_verdict({**parts, "out": of_out})
+        worst = sorted(parts, key=lambda name: -_used(parts[name]))[:GRADIENTS_KEPT]
+        return joined(
+            of_out,
+            verdict,
+            gradients={name: parts[name] for name in worst} or None,
+            inputs=workload.case.inputs,
+            rows_checked=workload.problem.batch * workload.problem.seqlen_q,
+        )
+
+    return graded
+
+
+def _used(part: Error) -> float:
+    return math.inf if part.verdict != "ok" else part.budget_used or 0.0
 
 
 def verdict_in_words(section: Agreement) -> str:
     """Say in one line what is wrong with a result that does not agree."""
-    parts: dict[str, Error] = {
-        "out": Error(**{name: getattr(section, name) for name in Error.__struct_fields__})
-    }
-    parts["out"].verdict = (
-        "nonfinite"
-        if section.nonfinite or section.nonfinite_reference
-        else ("ok" if (section.budget_used or 0) <= 1 and section.budget is not None else section.verdict)
-    )
-    parts |= {**(section.gradients or {}), **({"lse": section.lse} if section.lse else {})}
-    name, verdict = worst_verdict(parts)
-    worst = parts[name]
+    if section.verdict == "not_compared":
+        return "none of its rows could be compared with the truth"
+    parts = {**(section.gradients or {}), **({"lse": section.lse} if section.lse else {})}
+    name, verdict = worst_verdict(parts) if parts else ("out", "ok")
+    worst = parts.get(name, section)
+    of_out = _verdict_of_out(section, verdict)
+    if of_out != "ok":
+        name, verdict, worst = "out", of_out, section
     if verdict == "over_budget":
         return (
             f"{name} is off by {worst.max_abs_error:.3g} (budget {worst.budget:.3g}), "
@@ -160,4 +188,15 @@ def verdict_in_words(section: Agreement) -> str:
     if verdict == "nonfinite":
         counts = worst.nonfinite, worst.nonfinite_reference
         return "{} holds {} values that are not finite, its reference {}".format(name, *counts)
+    if verdict == "missing":
+        return f"{name} is missing"
     return f"{name}: {verdict}"
+
+
+def _verdict_of_out(section: Agreement, others: str) -> str:
+    """Return the verdict of out alone; the section's own is that of the worst part."""
+    if section.nonfinite or section.nonfinite_reference:
+        return "nonfinite"
+    if (section.budget_used or 0.0) > 1:
+        return "over_budget"
+    return "ok" if others != "ok" else section.verdict or "ok"

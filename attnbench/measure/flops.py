@@ -5,7 +5,8 @@ performed: what the operators do, and in closed form what kernels of the impleme
 multiply-add is 2 FLOPs.
 """
 
-from attnbench.contract.cost import dense_flops
+from attnbench.contract.cost import dense_flops, useful_flops
+from attnbench.contract.semantics import SOFTMAX
 
 from .counting import Counts
 from .record import Flops
@@ -32,11 +33,14 @@ def measure_flops(workload: Workload, counted: Counts, unavailable: dict[str, st
     section = Flops()
     cost = workload.implementation.cost(workload.problem)
     if workload.level == "attention":
-        section.useful, section.dense = cost.flops, dense_flops(workload.problem)
+        # For softmax the closed form is the problem's own, whatever an implementation states.
+        softmax = workload.implementation.semantics.name == SOFTMAX.name
+        section.useful = useful_flops(workload.problem) if softmax else cost.flops
+        section.dense = dense_flops(workload.problem)
         section.exponentials = cost.exponentials
     else:
         unavailable["flops.useful"] = unavailable["flops.dense"] = "have closed forms for attention alone"
-    if not _runs_kernels(workload):
+    if not workload.implementation.kernels_for(workload.problem):
         try:
             section.executed = counted_flops(workload, counted)
         except NothingCountedError as reason:
@@ -44,12 +48,6 @@ def measure_flops(workload: Workload, counted: Counts, unavailable: dict[str, st
     elif cost.executed_flops is None:
         unavailable["flops.executed"] = "the implementation states none for its kernels"
     else:
+        # No operator counter sees into a kernel.
         section.executed = counted.flops + workload.num_layers * cost.executed_flops
     return section
-
-
-def _runs_kernels(workload: Workload) -> bool:
-    """Say whether kernels of the implementation's own do the work: no operator counter sees into them."""
-    implementation, problem = workload.implementation, workload.problem
-    on_device = problem.device == "cuda" or implementation.execution(problem) == "interpreted"
-    return bool(implementation.kernels) and on_device

@@ -18,10 +18,11 @@ import torch
 
 from attnbench.contract.discovery import get_implementation
 from attnbench.contract.implementation import Implementation, core_refusals, refusals
+from attnbench.contract.problem import Problem
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
-from .checking import check_attention, check_module, rows_to_check, upstream_on, verdict_in_words
+from .checking import prepare_check, rows_to_check, upstream_on, verdict_in_words
 from .counting import Counts, count_outputs
 from .flops import measure_flops
 from .interpreter import BACKEND as INTERPRETER
@@ -71,7 +72,7 @@ def measure_case(
         case_id=case.case_id,
         case=case.to_dict(),
         status="ok",
-        provenance=_provenance(implementation, settings),
+        provenance=_provenance(implementation, problem, settings),
     )
     reasons = core_refusals(implementation) if case.level == "attention" else []
     reasons = reasons or refusals(implementation, problem)
@@ -84,10 +85,12 @@ def measure_case(
         record.memory = Memory(predicted_peak_bytes=predicted.peak_bytes, backend="tensor-lifetimes")
         words = f"predicted to need {predicted.peak_bytes} bytes, {memory_limit_bytes} may be used"
         return _ended(record, "oom", words)
+    # Float32 products are float32's own everywhere; a kernel that wants TF32 has to say so itself.
+    torch.backends.cuda.matmul.allow_tf32 = False
     workload = build_workload(case, seed=settings.seed)
-    agreement = _count_and_check(workload, settings, predicted, record, scratch, memory_limit_bytes)
-    if agreement is not None and agreement.verdict != "ok":
-        return _ended(record, "incorrect", verdict_in_words(agreement))
+    wrong = _count_and_check(workload, settings, predicted, record, scratch, memory_limit_bytes)
+    if wrong is not None:
+        return _ended(record, "incorrect", wrong)
     if "latency" in settings.metrics:
         _time(workload, settings, record)
     return record
@@ -98,9 +101,9 @@ def _ended(record: Record, status: Any, reason: str) -> Record:
     return record
 
 
-def _provenance(implementation: Implementation, settings: MeasureSettings) -> Provenance:
+def _provenance(implementation: Implementation, problem: Problem, settings: MeasureSettings) -> Provenance:
     return Provenance(
-        kernels=[spec.name for spec in implementation.kernels] or None,
+        kernels=[spec.name for spec in implementation.kernels_for(problem)] or None,
         source_hash=source_hash(implementation),
         seed=settings.seed,
         threads=torch.get_num_threads(),
@@ -134,32 +137,65 @@ def _count_and_check(
     record: Record,
     scratch: Path | None,
     memory_limit_bytes: int | None,
-) -> Agreement | None:
-    """Call once under the counters, fill the sections that follow from it, and grade what came out."""
+) -> str | None:
+    """Call once under the counters, fill the sections that follow from it, and grade what came out.
+
+    Returns what is wrong with the result, or None.
+    """
     rows = rows_to_check(workload, settings)
     interpreted = workload.implementation.execution(workload.problem) == "interpreted"
     sample = _sample(workload) if interpreted else {}
+    folder = None if scratch is None else scratch / "truths"
     with ExitStack() as stack:
         stack.enter_context(upstream_on(workload, rows))
+        # Before the call: a kernel that writes to its inputs must not make its own truth.
+        check = prepare_check(
+            workload, settings, rows=rows, folder=folder, memory_limit_bytes=memory_limit_bytes
+        )
         trace = stack.enter_context(trace_kernels(sample)) if interpreted else None
         counts, outputs = count_outputs(workload)
+        changed = [] if isinstance(check, str) else check.changed(workload)
     _fill(workload, settings, counts, predicted, trace, record)
-    if workload.level != "attention":
-        result = check_module(workload, outputs, memory_limit_bytes)
-        if isinstance(result, str):
-            record.unavailable["agreement"] = result
-            return None
-        record.agreement = result
-        return result
+    if isinstance(check, str):
+        record.unavailable["agreement"] = check
+        return None
     p, computed = workload.problem, None
     if trace is not None and sample:
         computed = torch.from_numpy(trace.computed_rows(p.batch, p.num_heads, p.seqlen_q))
-    folder = None if scratch is None else scratch / "truths"
-    record.agreement = check_attention(
-        workload, outputs, settings, rows=rows, folder=folder, computed=computed
-    )
+    record.agreement = check.grade(outputs, computed)
     _say_what_was_cut(record, record.agreement, workload, rows, trace if sample else None)
-    return record.agreement
+    if changed:
+        record.agreement.verdict = "changed_inputs"
+        return f"it writes to its inputs: {', '.join(changed)}"
+    if record.agreement.verdict != "ok":
+        return verdict_in_words(record.agreement)
+    return None if sample else _check_in_float32(workload, settings, record.agreement, folder)
+
+
+def _check_in_float32(
+    workload: Workload, settings: MeasureSettings, agreement: Agreement, folder: Path | None
+) -> str | None:
+    """Run a 16-bit case once more in float32: there, mistakes of logic are not hidden by rounding."""
+    case = workload.case
+    if case.level != "attention" or case.dtype not in ("float16", "bfloat16"):
+        return None
+    wide = msgspec.structs.replace(case, dtype="float32", compile=False)
+    if refusals(workload.implementation, wide.problem()):
+        return None
+    sibling = build_workload(wide, seed=settings.seed)
+    rows = rows_to_check(sibling, settings)
+    with upstream_on(sibling, rows), sibling.environment():
+        check = prepare_check(sibling, settings, rows=rows, folder=folder)
+        sibling.prepare()
+        outputs = sibling.call()
+    if isinstance(check, str):
+        return None
+    section = check.grade(outputs, None)
+    agreement.float32 = section
+    if section.verdict == "ok":
+        return None
+    agreement.verdict = "wrong_in_float32"
+    return f"in float32, {verdict_in_words(section)}"
 
 
 def _say_what_was_cut(
@@ -229,6 +265,10 @@ def _requested(
 
 
 def _time(workload: Workload, settings: MeasureSettings, record: Record) -> None:
+    p = workload.problem
+    if 0 in (p.batch, p.seqlen_q, p.seqlen_k):
+        record.unavailable["latency"] = "empty: there is nothing to compute"
+        return
     if workload.implementation.execution(workload.problem) == "interpreted":
         record.unavailable["latency"] = (
             "runs under Triton's interpreter on the CPU: numbers and bytes, never a speed"

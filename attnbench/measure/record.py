@@ -97,6 +97,8 @@ class Agreement(Error):
     softmax_distance: float | None = None
     inputs: str | None = None
     rows_checked: int | None = None
+    float32: Error | None = None
+    """The same problem in float32, for a 16-bit case."""
     programs: str | None = None
     """For interpreted kernels: how many programs of the launch were run."""
 

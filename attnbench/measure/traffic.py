@@ -5,6 +5,8 @@ writes, each operand once. Bytes that a kernel's own loads ask for, and those th
 elsewhere.
 """
 
+from attnbench.contract.cost import compulsory_bytes
+
 from .counting import Counts
 from .record import Traffic
 from .workload import Workload
@@ -16,7 +18,7 @@ def measure_traffic(workload: Workload, counted: Counts, unavailable: dict[str, 
     """Return the section; what cannot be had goes to ``unavailable``, with the reason."""
     section = Traffic(operand_bytes=counted.operand_bytes, operand_backend=BACKEND)
     if workload.level == "attention":
-        section.compulsory_bytes = workload.implementation.cost(workload.problem).compulsory_bytes
+        section.compulsory_bytes = compulsory_bytes(workload.problem)
     else:
         unavailable["traffic.compulsory_bytes"] = "has a closed form for attention alone"
     return section

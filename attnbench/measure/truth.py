@@ -68,21 +68,35 @@ def masked_gradient(grad_out: Tensor, rows: Tensor | None) -> Tensor:
     return kept
 
 
+def _digest(params: Mapping[str, Tensor] | None) -> str:
+    """Name the numbers of the core's own parts."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted((params or {}).items()):
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.detach().double().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _name(
-    semantics: Semantics, problem: Problem, inputs_key: str, rows: int, params: bool, maker: str
+    semantics: Semantics,
+    problem: Problem,
+    inputs_key: str,
+    rows: Tensor | None,
+    params: Mapping[str, Tensor] | None,
 ) -> str:
+    """Name a truth by everything that it depends on."""
     p = problem
-    definition = [
-        semantics.name,
-        semantics.reference.__module__,
-        getattr(semantics.reference, "__qualname__", ""),
+    functions = [
+        [function.__module__, getattr(function, "__qualname__", "")]
+        for function in (semantics.reference, semantics.baseline)
     ]
     identity = [
-        definition,
+        [semantics.name, functions],
         p.mask.to_dict(),
         [p.batch, p.num_heads, p.num_kv_heads, p.seqlen_q, p.seqlen_k, p.head_dim, p.head_dim_v],
         [p.dtype, p.device, p.scale, p.key_lengths, p.query_start, p.needs_gradients],
-        [inputs_key, rows, maker if params else ""],
+        [pair for pair in p.options if pair[0] != "return_lse"],
+        [inputs_key, None if rows is None else rows.tolist(), _digest(params)],
     ]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
@@ -121,7 +135,6 @@ def make_yardstick(
     params: Mapping[str, Tensor] | None = None,
     folder: Path | None = None,
     inputs_key: str = "",
-    maker: str = "",
 ) -> Yardstick:
     """Return truth and baseline for q, k, v (and ``grad_out``) on ``rows``, from ``folder`` if they are
     there.
@@ -133,8 +146,7 @@ def make_yardstick(
         rows: query rows to evaluate, None for all.
         params: learned parts of the core.
         folder: where truths are shared; None computes it anew.
-        inputs_key: names the numbers in ``inputs``.
-        maker: names what drew ``params``.
+        inputs_key: names the numbers in ``inputs``, which nothing but their generator may have written.
     """
     q, k, v = (inputs[name].detach() for name in ("q", "k", "v"))
     grad_out = masked_gradient(inputs["grad_out"].detach(), rows) if problem.needs_gradients else None
@@ -143,8 +155,7 @@ def make_yardstick(
         shown_k, shown_v = zero_hidden(k, v, problem)
         wide_grad = None if grad_out is None else grad_out.double()
         bounds = semantics.bound(q.double(), shown_k.double(), shown_v.double(), wide_grad, problem)
-    count = problem.seqlen_q if rows is None else rows.numel()
-    name = _name(semantics, problem, inputs_key, count, params is not None, maker)
+    name = _name(semantics, problem, inputs_key, rows, params)
     if folder is not None:
         with suppress(OSError, SafetensorError):
             return _unflatten(load_file(folder / f"{name}.safetensors", device=str(q.device)), bounds)

@@ -136,5 +136,12 @@ def graded(name: str, problem: Problem) -> Agreement:
         assert result.lse.dtype == torch.promote_types(inputs["q"].dtype, torch.float32)
     yardstick = yardstick_for(implementation.semantics, problem)
     return grade_outputs(
-        result.out, result.lse, gradients, yardstick.truth, yardstick.plain, bounds=yardstick.bounds
+        result.out,
+        result.lse,
+        gradients,
+        yardstick.truth,
+        yardstick.plain,
+        dtype=inputs["q"].dtype,
+        bounds=yardstick.bounds,
+        lse_expected="lse" in implementation.supports,
     )

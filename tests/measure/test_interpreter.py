@@ -121,7 +121,7 @@ def grid_kernel(out_ptr, counter_ptr):
 def test_programs_of_a_sample_see_their_true_ids_and_grid():
     """A progression over a grid of three axes; atomics load and store."""
     out, counter = torch.full((24,), -1, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
-    sample = ProgramSample((Progression(24, 1, (Probe(0, 0), Probe(17, 17), Probe(23, 23))),))
+    sample = ProgramSample((Progression(24, 1, (Probe(0, 0), Probe(17, 17), Probe(23, 23))),), ())
     with trace_kernels({"grid_kernel": sample}) as trace:
         grid_kernel[(4, 3, 2)](out, counter)
         assert trace.launches[0].grid == (4, 3, 2)
@@ -143,7 +143,7 @@ def uneven_kernel(out_ptr):
 
 
 def test_a_probe_off_the_line_is_an_error_not_a_number():
-    sample = ProgramSample((Progression(5, 1, (Probe(0, 0), Probe(2, 2), Probe(4, 4))),))
+    sample = ProgramSample((Progression(5, 1, (Probe(0, 0), Probe(2, 2), Probe(4, 4))),), ())
     with trace_kernels({"uneven_kernel": sample}) as trace:
         uneven_kernel[(5,)](torch.zeros(5, dtype=torch.int32))
     with pytest.raises(NotLinear, match="program 2"):
