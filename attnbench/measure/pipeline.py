@@ -237,6 +237,10 @@ def _fill(
     missing = record.unavailable
     if "memory" in settings.metrics:
         record.memory = measure_memory(workload, counts, predicted)
+        missing["memory.hidden_workspace_bytes"] = "what a kernel allocates inside itself is not seen"
+        missing["memory.process_bytes"] = "the process holds more than one case"
+        if record.memory.reserved_bytes is None:
+            missing["memory.reserved_bytes"] = "the CPU has no caching allocator"
     if "traffic" in settings.metrics:
         record.traffic = measure_traffic(workload, counts, missing)
         _requested(workload, trace, record.traffic, missing)
