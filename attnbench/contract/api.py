@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from .discovery import get_implementation
 from .errors import UsageError
-from .implementation import AttentionOutput, Implementation, core_refusals, refusals
+from .implementation import AttentionOutput, Implementation, level_refusals
 from .masks import Causal, Mask, mask_from
 from .problem import Problem
 
@@ -90,7 +90,7 @@ def attend(
         else tuple(query_start),
         options={**({"return_lse": True} if "lse" in chosen.supports else {}), **(options or {})},
     )
-    reasons = core_refusals(chosen) or refusals(chosen, problem)
+    reasons = level_refusals(chosen, problem, "attention")
     if reasons:
         raise UsageError("; ".join(reasons))
     return chosen.attention(q, k, v, problem=problem, params=params)

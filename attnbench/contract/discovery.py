@@ -70,7 +70,7 @@ def _scan() -> tuple[dict[str, Implementation], dict[str, str]]:
     for name in implementation_modules():
         try:
             keep(_from_module(importlib.import_module(f"{PACKAGE}.{name}"), name), name)
-        except Exception as error:  # a broken module disables itself, nothing else
+        except (Exception, SystemExit) as error:  # a broken module disables itself, nothing else
             broken[name] = _reason(error)
     for entry in entry_points(group=GROUP):
         try:
@@ -78,7 +78,7 @@ def _scan() -> tuple[dict[str, Implementation], dict[str, str]]:
             where = f"entry point {entry.name}"
             from_module = isinstance(loaded, ModuleType)
             keep(_from_module(loaded, where) if from_module else _from_object(loaded, where), where)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             broken[f"entry point {entry.name}"] = _reason(error)
     return found, broken
 
@@ -108,7 +108,7 @@ def _load_file(path: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UsageError(f"{path!r} can't be imported: {_reason(error)}") from error
     return module
@@ -127,7 +127,7 @@ def get_implementations(name: str) -> tuple[Implementation, ...]:
         module_name, _, attribute = name.partition(":")
         try:
             found = getattr(importlib.import_module(module_name), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(f"{name!r} can't be imported: {_reason(error)}") from error
         return _from_object(found, name)
     found_all = find_implementations()
@@ -138,6 +138,14 @@ def get_implementations(name: str) -> tuple[Implementation, ...]:
         raise UsageError(f"implementation {name!r} can't be used here: {_scan()[1][module_like]}")
     known = ", ".join(sorted(found_all))
     raise UsageError(f"unknown implementation {name!r}{nearest(name, found_all)}; there are {known}")
+
+
+def variant_error(name: str, variants: Iterable[str]) -> UsageError:
+    """Return the error of a name that picks none of a file's variants."""
+    place = name.partition("#")[0]
+    return UsageError(
+        f"{name!r} does not name one of its variants ({', '.join(variants)}); write {place}#NAME"
+    )
 
 
 def get_implementation(name: str) -> Implementation:
@@ -152,5 +160,4 @@ def get_implementation(name: str) -> Implementation:
         found = tuple(item for item in found if item.name == variant)
     if len(found) == 1:
         return found[0]
-    names = ", ".join(item.name for item in get_implementations(place))
-    raise UsageError(f"{name!r} does not name one of its variants ({names}); write {place}#NAME")
+    raise variant_error(name, (item.name for item in get_implementations(place)))

@@ -11,6 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .ids import value_text
+
 ENUMERATED_AT_ONCE = 1 << 22
 
 
@@ -59,9 +61,15 @@ class Mask:
 
     @property
     def slug(self) -> str:
-        """A short name with every parameter in it, for case ids."""
-        values = [f"{field.name.replace('_', '')}{getattr(self, field.name)}" for field in fields(self)]
-        return "-".join([self.name, *values]).lower()
+        """A short name with every parameter in it, for case ids: different masks have different ones."""
+        parts = [self.name]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            text = value_text(value)
+            # Dashes separate parameters: those of a text must not pass for one.
+            text = text.replace("-", "%2D") if isinstance(value, str) else text
+            parts.append(field.name.replace("_", "") + text)
+        return "-".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain data from which ``mask_from`` makes an equal mask."""

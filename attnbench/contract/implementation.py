@@ -3,7 +3,7 @@
 A frozen record of typed callables, and the closed rule for what it may be asked to do.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -128,6 +128,17 @@ class Implementation:
     make_mixer: "Callable[[MixerConfig], Mixer] | None" = None
     """For what has no q/k/v core (state-space and recurrent layers)."""
     kernels: tuple[KernelSpec, ...] = ()
+    """GPU kernels of its own, whatever problem they are for."""
+    runs_kernels: Callable[[Problem], bool] | None = None
+    """Whether they do the work of this problem; default: on CUDA, and where they are interpreted."""
+
+    def kernels_for(self, problem: Problem) -> tuple[KernelSpec, ...]:
+        """Return the kernels that run for ``problem``; empty where operators of PyTorch do the work."""
+        if self.runs_kernels is not None:
+            runs = self.runs_kernels(problem)
+        else:
+            runs = problem.device == "cuda" or self.execution(problem) == "interpreted"
+        return self.kernels if runs else ()
 
 
 def core_refusals(implementation: Implementation) -> list[str]:
@@ -135,6 +146,17 @@ def core_refusals(implementation: Implementation) -> list[str]:
     if implementation.make_mixer is None:
         return []
     return [f"{implementation.name} has no q/k/v core: it runs at the levels block and model"]
+
+
+def option_refusals(name: str, known: Collection[str], options: Iterable[str]) -> list[str]:
+    """Return which of the options are not among those that the implementation ``name`` takes, with the
+    nearest that is.
+    """
+    return [
+        f"{name} has no option {option!r}{nearest(option, known)}"
+        for option in options
+        if option not in known and option != "return_lse"
+    ]
 
 
 def refusals(implementation: Implementation, problem: Problem) -> list[str]:
@@ -146,8 +168,12 @@ def refusals(implementation: Implementation, problem: Problem) -> list[str]:
         if need not in supports and not (need.startswith("mask:") and "mask:*" in supports)
     )
     reasons = [f"{implementation.name} does not support {need}" for need in missing]
-    for name in dict(problem.options):
-        if name not in implementation.options and name != "return_lse":
-            hint = nearest(name, implementation.options)
-            reasons.append(f"{implementation.name} has no option {name!r}{hint}")
+    reasons += option_refusals(implementation.name, implementation.options, dict(problem.options))
     return reasons or implementation.unsupported(problem)
+
+
+def level_refusals(implementation: Implementation, problem: Problem, level: str) -> list[str]:
+    """Return every reason against ``problem`` as a case of ``level``: at ``attention`` it needs a core."""
+    return (core_refusals(implementation) if level == "attention" else []) or refusals(
+        implementation, problem
+    )

@@ -3,14 +3,13 @@
 A case crosses process borders and is written into each record: it holds numbers, strings and tables alone.
 """
 
-import json
-import re
 from typing import Any, Literal, Self, get_args
 from urllib.parse import quote
 
 import msgspec
 
 from attnbench.contract.errors import UsageError
+from attnbench.contract.ids import quoted, value_text
 from attnbench.contract.masks import mask_from
 from attnbench.contract.problem import Problem
 
@@ -99,10 +98,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def id_parts(self) -> dict[str, str]:
         """Return the parts of the id by what they say; for tables that show what differs."""
         return {
-            "level": self.level + (f":{_quoted(self.preset)}" if self.preset is not None else ""),
+            "level": self.level + (f":{quoted(self.preset)}" if self.preset is not None else ""),
             "implementation": ",".join([quote(self.implementation, safe=":#"), *_option_parts(self.options)]),
             "mode": self.mode,
-            "mask": _quoted(mask_from(self.mask).slug),
+            "mask": quoted(mask_from(self.mask).slug),
             "seqlen": self._lengths_part(),
             "shape": self._shape_part(),
             "dtype": self.dtype,
@@ -130,7 +129,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "scale": None if self.scale is None else repr(float(self.scale)),
             "lengths": None if self.key_lengths is None else _numbers(self.key_lengths),
             "starts" if per_row else "start": starts,
-            "architecture": None if self.architecture is None else _quoted(self.architecture),
+            "architecture": None if self.architecture is None else quoted(self.architecture),
             "inputs": self.inputs if self.inputs != "normal" else None,
             "cache": self.cache if self.cache != "cold" else None,
             "threads": self.threads,
@@ -180,31 +179,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise UsageError(f"not a case: {error}") from None
 
 
-def _quoted(text: str) -> str:
-    """Percent-encode everything that an id gives a meaning to."""
-    return quote(text, safe="")
-
-
 def _numbers(values: tuple[int, ...]) -> str:
     return ",".join(str(value) for value in values)
 
 
 def _option_parts(options: dict[str, Option]) -> list[str]:
-    return [f"{_quoted(name)}={_option_text(options[name])}" for name in sorted(options)]
-
-
-def _option_text(value: Option) -> str:
-    """Return the value so that ``1``, ``1.0``, ``true`` and ``"1"`` differ; plain words stay bare."""
-    if (
-        isinstance(value, str)
-        and re.fullmatch(r"[A-Za-z_][\w.-]*", value, re.ASCII)
-        and value not in _JSON_WORDS
-    ):
-        return value
-    return _quoted(json.dumps(value))
-
-
-_JSON_WORDS = ("true", "false", "null", "NaN", "Infinity")
+    return [f"{quoted(name)}={value_text(options[name])}" for name in sorted(options)]
 
 
 def _preset_dims(preset: str | None, level: str) -> dict[str, int]:

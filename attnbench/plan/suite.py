@@ -14,7 +14,7 @@ from .case import Case
 from .devices import device_index, device_kind, device_kinds
 from .keys import SuiteFile
 from .lengths import parse_length
-from .names import implementation_names
+from .names import check_options, implementation_names
 from .places import Place
 from .reading import read_suite_text, usage_error
 from .settings import MeasureSettings as MeasureSettings
@@ -132,11 +132,14 @@ def _sweeps(file: SuiteFile, source: str, text: str) -> Iterator[_Sweep]:
             stated = axes_of(keys)
             axes = with_defaults(stated, defaults)
             if "implementation" in axes:
-                axes["implementation"] = [
+                named = [
                     NamedOptions(name, item.options)
                     for item in axes["implementation"]
                     for name in implementation_names(item.name)
                 ]
+                for item in named:
+                    check_options(item.name, item.options)
+                axes["implementation"] = named
         yield _Sweep(place, axes, frozenset(stated))
 
 

@@ -68,6 +68,7 @@ def test_a_module_in_the_folder_is_found_and_a_broken_one_disables_itself_alone(
     module = module.replace('get_implementation("sdpa")', "sdpa.IMPLEMENTATIONS[0]")
     (tmp_path / "attnbench" / "implementations" / "mine.py").write_text(module)
     (tmp_path / "attnbench" / "implementations" / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "attnbench" / "implementations" / "leaving.py").write_text("raise SystemExit\n")
     found = names_found(tmp_path)
     assert {"mine", "naive", "sdpa", "(broken reported)"} <= set(found)
 
@@ -134,6 +135,7 @@ def test_mistakes_are_one_clear_line(
     ("text", "message"),
     [
         ("import nothing_of_that_name\n", "can't be imported: ModuleNotFoundError"),
+        ("raise SystemExit(3)\n", "can't be imported: SystemExit: 3"),
         ("def broken(:\n", "can't be imported: SyntaxError"),
         ("X = 1\n", "defines neither IMPLEMENTATION nor IMPLEMENTATIONS"),
         ("IMPLEMENTATION = 3\nIMPLEMENTATIONS = ()\n", "defines both IMPLEMENTATION and IMPLEMENTATIONS"),

@@ -1,5 +1,8 @@
 """Closed forms of masks against their predicates, and the parameters people get wrong."""
 
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -78,6 +81,22 @@ def test_masks_from_tables() -> None:
     assert mask_from("causal") == Causal()
     assert SlidingWindow(256).slug == "window256"
     assert SlidingWindow(256, causal=False).slug == "window256-bidirectional"
+
+
+@dataclass(frozen=True)
+class Worded(Mask):
+    """A mask of another package, with parameters of every kind."""
+
+    kind: Any
+    other: Any = "x"
+    name: ClassVar[str] = "worded"
+
+
+def test_different_masks_have_different_slugs() -> None:
+    kinds = ["A", "a", "1", 1, 1.0, True, "true", "a-otherx", "a b", "ä"]
+    masks = [Worded(kind) for kind in kinds] + [Worded("a-otherb"), Worded("a", "b-otherx"), Worded("a", "b")]
+    assert len({mask.slug for mask in masks}) == len(masks)
+    assert Worded("A").slug == "worded-kindA-otherx"
 
 
 @pytest.mark.parametrize(

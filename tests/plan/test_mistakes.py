@@ -90,6 +90,16 @@ Write = Callable[[str], Path]
             3,
             "unknown implementation 'naiv' (did you mean 'naive'?)",
         ),
+        (
+            "[[sweep]]\nseqlen = 4\nimplementation = { name = 'linear', chunk_siz = 3 }",
+            3,
+            "sweep 1: linear has no option 'chunk_siz' (did you mean 'chunk_size'?); it takes chunk_size",
+        ),
+        (
+            "[defaults]\nimplementation = [{ name = 'naive', chunk_size = 3 }]\n[[sweep]]\nseqlen = 4",
+            5,
+            "sweep 1: naive has no option 'chunk_size'; it takes none",
+        ),
         ('[[sweep]]\nseqlen = 4\nimplementation = "./gone.py"', 3, "no file './gone.py'"),
         (
             '[[sweep]]\nseqlen = 4\nimplementation = "attnbench.gone:THING"',
@@ -179,3 +189,66 @@ print(ascii(load_suite(sys.argv[1]).name))
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, env=environment
     )
     assert done.stdout.strip() == ascii("注意")
+
+
+HOLDER = """
+import sys
+from dataclasses import replace
+from attnbench.implementations.naive import IMPLEMENTATION as NAIVE
+print("imported")
+ONE = replace(NAIVE, name="one", options={"block_size": 16})
+IMPLEMENTATIONS = (ONE, replace(ONE, name="two", options={}))
+"""
+
+
+def test_options_of_somebody_s_file(write: Write, tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(HOLDER)
+    right = f"[[sweep]]\nseqlen = 4\nimplementation = {{ name = '{kernel}#one', block_size = 8 }}"
+    (case,) = load_suite(write(right)).cases
+    assert case.options == {"block_size": 8}
+    for changed, words in (
+        (("block_size", "block_siz"), "has no option 'block_siz' (did you mean 'block_size'?)"),
+        (("#one", ""), "kernel.py#two has no option 'block_size'; it takes none"),
+        (("#one", "#three"), "does not name one of its variants (one, two)"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            load_suite(write(right.replace(*changed)))
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("deed", "message"),
+    [
+        ("import os; os._exit(0)", "ends the process that imports it (exit status 0)"),
+        ("import ctypes; ctypes.string_at(0)", "ends the process that imports it (SIGSEGV)"),
+        ("import sys; sys.exit('no licence')", "can't be imported: SystemExit: no licence"),
+    ],
+)
+def test_a_file_that_ends_whoever_imports_it(write: Write, tmp_path: Path, deed: str, message: str) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(deed)
+    path = write(f'[[sweep]]\nseqlen = 4\nimplementation = "{kernel}"')
+    with pytest.raises(UsageError) as caught:
+        load_suite(path)
+    assert str(caught.value) == f"{path}:3: sweep 1: {str(kernel)!r} {message}"
+
+
+def test_a_file_that_takes_too_long(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text("import time; time.sleep(600)")
+    monkeypatch.setattr("attnbench.plan.files.IMPORT_TIMEOUT_S", 1.0)
+    with pytest.raises(UsageError, match="takes longer than 1 s"):
+        load_suite(write(f"[[sweep]]\n{SWEEP}"), implementations=[str(kernel)])
+
+
+def test_without_options_no_implementation_is_imported(write: Write) -> None:
+    code = "import sys; from attnbench.plan.suite import load_suite; load_suite(sys.argv[1])"
+    command = [
+        sys.executable,
+        "-c",
+        f"{code}; print('torch' in sys.modules)",
+        str(write(f"[[sweep]]\n{SWEEP}")),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
