@@ -113,7 +113,8 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
     agreement = record.agreement or Agreement()
     provenance = record.provenance or Provenance()
     seqlen_q = _whole(case.get("seqlen_q")) or 0
-    seqlen = _whole(case.get("seqlen_k")) or seqlen_q
+    seqlen_k = _whole(case.get("seqlen_k"))
+    seqlen = seqlen_q if seqlen_k is None else seqlen_k
     return CaseRow(
         run=run,
         run_label=run if several else "",

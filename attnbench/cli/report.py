@@ -2,6 +2,10 @@
 page on stdout.
 """
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -29,5 +33,17 @@ def report(
     for run in loaded:
         for problem in run.problems:
             typer.echo(f"{run.path}: {problem}", err=True)
-    for path in write_report(loaded, output or loaded[0].path, wanted):
+    with _library_warnings_as_notes():
+        written = write_report(loaded, output or loaded[0].path, wanted)
+    for path in written:
         typer.echo(str(path))
+
+
+@contextmanager
+def _library_warnings_as_notes() -> Iterator[None]:
+    """What a drawing library has to say is one line, without the place in its source."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    with warnings.catch_warnings(record=True) as caught:
+        yield
+    for text in dict.fromkeys(" ".join(str(warning.message).split()) for warning in caught):
+        typer.echo(f"attnbench: note: {text}", err=True)

@@ -53,7 +53,7 @@ def _forecast(case: Case) -> Forecast:
     """Return what is known about a case before it runs."""
     from attnbench.contract.discovery import get_implementation
     from attnbench.contract.errors import UsageError
-    from attnbench.contract.implementation import refusals
+    from attnbench.contract.implementation import level_refusals
     from attnbench.measure.memory import predict_counts
 
     figures = ("predicted_peak_bytes", "flops", "compulsory_bytes", "executed_flops", "operand_bytes")
@@ -61,7 +61,7 @@ def _forecast(case: Case) -> Forecast:
     problem = case.problem()
     try:
         implementation = get_implementation(case.implementation)
-        forecast["unsupported"] = refusals(implementation, problem)
+        forecast["unsupported"] = level_refusals(implementation, problem, case.level)
     except UsageError as error:
         forecast["unsupported"] = [str(error)]
     if forecast["unsupported"]:

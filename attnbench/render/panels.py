@@ -6,6 +6,7 @@ named there too.
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ SAME = 0.03
 
 def draw_panel(axes: Axes, panel: Panel, book: StyleBook) -> None:
     """Draw one panel: curves, intervals, limits, floor, predictions, and the strip of what has no value."""
+    given, panel = panel, _placeable(panel)
     metric = panel.metric
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -42,12 +44,12 @@ def draw_panel(axes: Axes, panel: Panel, book: StyleBook) -> None:
     for place, series in enumerate(panel.series):
         over = sum(_coincide(series, other) for other in panel.series[place + 1 :])
         _draw_series(axes, series, book[series.label], over)
-    _draw_strips(axes, panel, book)
+    _draw_strips(axes, given, book)
     if not panel.has_values:
         axes.text(
             0.5,
             0.5,
-            "no value at any length",
+            "no value at any length" + (" above 0" if given.has_values else ""),
             transform=axes.transAxes,
             ha="center",
             va="center",
@@ -68,6 +70,17 @@ def linestyle(style: Style) -> Literal["-"] | tuple[int, tuple[float, ...]]:
 def shortened(text: str, most: int) -> str:
     """Return ``text``, cut to ``most`` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _placeable(panel: Panel) -> Panel:
+    """Return the panel without what has no place on a log axis: the length 0."""
+    return replace(
+        panel,
+        series=tuple(
+            replace(one, points=tuple(point for point in one.points if point.seqlen > 0))
+            for one in panel.series
+        ),
+    )
 
 
 def _values(panel: Panel) -> Iterator[float]:
@@ -193,8 +206,10 @@ def _draw_floor(axes: Axes, panel: Panel) -> None:
 
 def _strips(panel: Panel) -> list[tuple[str, str, tuple[int, ...]]]:
     """Return ``(text, colour's label, lengths)`` of each row above the axes: failures by curve and status,
-    then who lacks a value.
+    who lacks a value, and that the length 0 is left out.
     """
+    unplaced = any(point.seqlen <= 0 for series in panel.series for point in series.points)
+    panel = _placeable(panel)
     strips = [
         (
             f"{series.label}: {status}",
@@ -207,7 +222,10 @@ def _strips(panel: Panel) -> list[tuple[str, str, tuple[int, ...]]]:
     lacking = [
         series.label + (" (partly)" if series.measured else "") for series in panel.series if series.absent
     ]
-    return [*strips, *([(f"no value: {', '.join(lacking)}", "", ())] if lacking else [])]
+    notes = [f"no value: {', '.join(lacking)}"] if lacking else []
+    if unplaced:
+        notes.append("length 0: in the table, a log axis has no place for it")
+    return [*strips, *((note, "", ()) for note in notes)]
 
 
 def _draw_strips(axes: Axes, panel: Panel, book: StyleBook) -> None:

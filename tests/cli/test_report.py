@@ -79,3 +79,21 @@ def test_a_torn_line_is_told_and_the_rest_is_reported(run_folder, capsys):
     assert stop.value.code == 0
     assert "line 4" in capsys.readouterr().err
     assert len((run_folder / "cases.csv").read_text("utf-8").splitlines()) == 4
+
+
+def test_a_warning_of_a_library_is_one_line_without_its_source(run_folder):
+    code = """
+import sys, warnings
+from attnbench.render import files
+write = files.write_report
+def warning(*arguments):
+    for _ in range(2):
+        warnings.warn("axes are\\ntoo small", UserWarning)
+    return write(*arguments)
+files.write_report = warning
+from attnbench.cli import main
+main(["report", sys.argv[1], "--format", "csv"])
+"""
+    done = subprocess.run([sys.executable, "-c", code, run_folder], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "attnbench: note: axes are too small\n")
+    assert done.stdout.splitlines() == [str(run_folder / "cases.csv")]

@@ -41,6 +41,12 @@ warmup_s = 0
 min_samples = 2
 """
 
+MISSPELT = """name = "option"
+[[sweep]]
+implementation = { name = "linear", chunk_siz = 3 }
+seqlen = 8
+"""
+
 KERNEL = '''
 """Somebody's kernel: naive, but it does what its file is called, unless there is a file `well` beside it."""
 
@@ -146,6 +152,32 @@ def test_a_run_from_beginning_to_end(folder):
     assert [record["status"] for record in json.loads(kept.stdout)] == ["ok", "ok"]
 
 
+def test_the_readme_s_command_with_somebody_s_file(folder):
+    """`run quick` with a file of another folder: every case, at both levels, is `ok`."""
+    Path("my_kernel.py").write_text(KERNEL, encoding="utf-8")
+    done = attnbench("run", "quick", "--implementation", "./my_kernel.py", "--seqlen", "64")
+    assert done.returncode == 0, done.stderr
+    (path,) = Path("runs").iterdir()
+    records = load_run(path).records
+    assert {record.status for record in records} == {"ok"}
+    assert {record.case["implementation"] for record in records} == {"./my_kernel.py"}
+    assert {record.case["level"] for record in records} == {"attention", "model"}
+    assert all(record.latency is not None and record.agreement is not None for record in records)
+
+
+def test_empty_cases_are_measured_and_reported(folder):
+    """No tokens: `ok`, no latency, and a report without a word on stderr."""
+    write_suite(more_lengths=(0,))
+    done = attnbench("run", "drill.toml", "-o", "run", "--isolate", "none")
+    assert done.returncode == 0, done.stderr
+    empty = by_name(load_run("run"))["naive 0"]
+    assert (empty.status, empty.latency) == ("ok", None)
+    assert empty.unavailable["latency"] == "empty: there is nothing to compute"
+    reported = attnbench("report", "run")
+    assert (reported.returncode, reported.stderr) == (0, "")
+    assert "length 0: in the table" in Path("run/report.html").read_text(encoding="utf-8")
+
+
 def test_whatever_goes_wrong_costs_its_own_case(folder):
     """A hang, two crashes, an exception, a wrong result, 131,072 tokens; the other cases are `ok`."""
     write_suite("hang", "crash", "kill", "fail", "wrong", more_lengths=(16, 131072), timeout_s=10)
@@ -236,11 +268,18 @@ def test_usage_errors_are_one_line_and_come_before_anything_runs(folder, capsys)
     write_suite()
     Path("file").touch()
     Path("nothing").mkdir()
+    Path("leave.py").write_text("import os; os._exit(0)", encoding="utf-8")
+    Path("exit.py").write_text("raise SystemExit(0)", encoding="utf-8")
+    Path("option.toml").write_text(MISSPELT, encoding="utf-8")
+    before = sorted(path.name for path in folder.iterdir())
     expected = {
         ("drill.toml", "--isolate", "cases"): "unknown isolation 'cases' (did you mean 'case'?)",
         ("drill.toml", "--memory-limit", "8 gigs"): "'8 gigs' is not a number of bytes",
         ("drill.toml", "--device", "cuda:7"): "no device 'cuda:7'",
         ("drill.toml", "--implementation", "naiv"): "naiv",
+        ("option.toml",): "option.toml:2: sweep 1: linear has no option 'chunk_siz' (did you mean",
+        ("drill.toml", "--implementation", "./leave.py"): "'./leave.py' ends the process that imports it",
+        ("drill.toml", "--implementation", "./exit.py"): "'./exit.py' can't be imported: SystemExit: 0",
         ("dril.toml",): "dril.toml",
         ("drill.toml", "-o", "file/run"): "can't make the output folder 'file/run': Not a directory",
         ("drill.toml", "-o", "/proc/run"): "can't make the output folder '/proc/run'",
@@ -251,7 +290,7 @@ def test_usage_errors_are_one_line_and_come_before_anything_runs(folder, capsys)
     }
     for arguments, words in expected.items():
         assert words in usage_error(capsys, *arguments), arguments
-    assert sorted(path.name for path in folder.iterdir()) == ["drill.toml", "file", "nothing"]
+    assert sorted(path.name for path in folder.iterdir()) == before
 
 
 @pytest.mark.parametrize(

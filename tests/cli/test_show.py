@@ -111,3 +111,29 @@ IMPLEMENTATION = replace(get_implementation("naive"), name="mine", attention=att
     assert case["flops"] > 0
     assert case["predicted_peak_bytes"] is None
     assert "not on fake tensors" in case["unavailable"]["predicted_peak_bytes"]
+
+
+def test_a_mixer_without_a_core_is_refused_at_level_attention_alone(
+    capsys: pytest.CaptureFixture[str], suite: str
+) -> None:
+    lstm = str(Path(__file__).parents[1] / "toys" / "lstm_mixer.py")
+    cases = cases_of(capsys, suite, "--implementation", lstm, "--seqlen", "32").values()
+    by_level = {case["case"]["level"]: case for case in cases}
+    assert by_level["attention"]["unsupported"] == [
+        "lstm has no q/k/v core: it runs at the levels block and model"
+    ]
+    assert by_level["attention"]["flops"] is None
+    assert by_level["model"]["unsupported"] == []
+    assert by_level["model"]["predicted_peak_bytes"] > 0
+
+
+def test_a_misspelt_option_is_a_usage_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "try.toml"
+    path.write_text(SUITE.replace('"triton-flash"', '{ name = "linear", chunk_siz = 3 }'), encoding="utf-8")
+    with pytest.raises(SystemExit) as stopped:
+        main(["show", str(path)])
+    assert stopped.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"attnbench: {path}:7: sweep 1: linear has no option 'chunk_siz' (did you mean")

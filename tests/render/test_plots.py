@@ -217,3 +217,16 @@ def test_a_panel_draws_into_axes_of_any_figure():
     axes = Figure().add_subplot()
     draw_panel(axes, drawn[0], book_of(drawn))
     assert line(axes, "curve sdpa").get_color() == hex_color("blue")
+
+
+def test_the_length_0_is_named_above_the_axes_and_not_drawn():
+    """Warnings are errors, so matplotlib has nothing to say about it either."""
+    records = [make_record("naive", seqlen, peak_bytes=seqlen * 2**10) for seqlen in (0, 256, 512)]
+    failed = make_record("sdpa", 0, status="error", reason="empty")
+    (panel,) = drawn = panels(PEAK_MEMORY, *records, failed)
+    axes = drawn_axes(PEAK_MEMORY, *records, failed)
+    assert list(line(axes, "curve naive").get_xdata()) == [256, 512]
+    assert "length 0: in the table, a log axis has no place for it" in texts(axes)
+    assert png_bytes(metric_figure([panel], book_of(drawn), "memory")).startswith(PNG)
+    alone = drawn_axes(PEAK_MEMORY, records[0])
+    assert "no value at any length above 0" in texts(alone)
