@@ -67,11 +67,6 @@ def cpu() -> Cpu:
     )
 
 
-def last_level_cache_bytes() -> int | None:
-    """Size of the largest cache of the processor, or None where the kernel doesn't say."""
-    return max(_cache_sizes().values(), default=None)
-
-
 def physical_cores() -> list[int]:
     """One allowed logical core per physical one (the first of its siblings)."""
     chosen: dict[object, int] = {}

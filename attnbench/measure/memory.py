@@ -20,11 +20,6 @@ def predict_counts(case: Case) -> Counts:
     return count_call(build_workload(case, fake=True))
 
 
-def predict_peak_bytes(case: Case) -> int:
-    """Predict the bytes that the case needs at most: inputs, weights, temporaries, outputs, the graph."""
-    return predict_counts(case).peak_bytes
-
-
 def measure_memory(workload: Workload, counted: Counts, predicted: Counts | None) -> Memory:
     """Return the section: ``counted`` is of the workload itself, ``predicted`` of its fake twin, if any.
 

@@ -11,9 +11,8 @@ import msgspec
 SCHEMA_VERSION = 1
 
 Status = Literal["ok", "unsupported", "incorrect", "oom", "timeout", "crashed", "error"]
-FINDINGS: tuple[Status, ...] = ("unsupported", "oom")
-"""Statuses that are results, not failures."""
 FAILURES: tuple[Status, ...] = ("incorrect", "timeout", "crashed", "error")
+"""Statuses that make a run exit with 1; `unsupported` and `oom` are findings."""
 
 
 class Section(msgspec.Struct, omit_defaults=True, kw_only=True):
