@@ -45,7 +45,13 @@ def _looked(path: str, file: Path, changed_ns: int | None) -> dict[str, list[str
     """Look once into each state of a file."""
     command = [sys.executable, "-c", _CODE, path, *sys.path]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=IMPORT_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=IMPORT_TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise UsageError(f"importing {path!r} takes longer than {IMPORT_TIMEOUT_S:.0f} s") from None
     if not done.stdout:
