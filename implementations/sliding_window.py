@@ -17,12 +17,18 @@ from attnbench.contract.semantics import SOFTMAX
 
 from ._band import band_attention
 from ._band_cost import band_cost
+from ._flash_cost import KERNEL
+from ._flash_cost import cost as kernel_cost
 from ._flash_tiles import kernel_faults
 
 
 def _kernel_runs(problem: Problem) -> bool:
-    """Whether the kernel takes the problem, where no gradient is asked for."""
-    return problem.device == "cuda" and problem.dtype != "float64" and not kernel_faults(problem)
+    """Whether the kernel takes the problem.
+
+    The problem says it, not the tensors: a prediction for CUDA runs on fake tensors of the CPU.
+    """
+    p = problem
+    return p.device == "cuda" and not p.needs_gradients and p.dtype != "float64" and not kernel_faults(p)
 
 
 def attention(
@@ -34,8 +40,8 @@ def attention(
     ``[B, H, Sq]`` in float32 (float64 for float64) if the problem asks for it. Rows that see no key give 0
     and -inf. Sources: Longformer, arXiv 2004.05150; Mistral 7B, arXiv 2310.06825.
     """
-    gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    if q.is_cuda and not gradients and _kernel_runs(problem):
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    if _kernel_runs(problem) and not recorded:
         from ._flash_forward import flash_forward  # loads triton
 
         return flash_forward(q, k, v, problem=problem)
@@ -44,11 +50,7 @@ def attention(
 
 def cost(problem: Problem) -> Cost:
     """Exact counts of whichever path runs: the band path in tiles of 32 queries, or the kernel."""
-    if _kernel_runs(problem) and not problem.needs_gradients:
-        from ._flash_cost import cost as kernel_cost
-
-        return kernel_cost(problem)
-    return band_cost(problem)
+    return kernel_cost(problem) if _kernel_runs(problem) else band_cost(problem)
 
 
 IMPLEMENTATION = Implementation(
@@ -79,4 +81,6 @@ IMPLEMENTATION = Implementation(
     complexity=Complexity(time="O(n·W·d)", memory="O(n·d)"),
     attention=attention,
     cost=cost,
+    kernels=(KERNEL,),
+    runs_kernels=_kernel_runs,
 )

@@ -5,17 +5,15 @@ latency.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
-from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation, KernelSpec
+from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 
-from ._flash_cost import cost, sample_programs
+from ._flash_cost import KERNEL, cost
 from ._flash_forward import flash_forward
-from ._flash_kernel import flash_forward_kernel
 from ._flash_tiles import OPTIONS, kernel_faults
 
 
@@ -37,10 +35,6 @@ def unsupported(problem: Problem) -> list[str]:
 def execution(problem: Problem) -> str:
     """``interpreted`` on the CPU, where the kernel has no latency worth the name."""
     return "interpreted" if problem.device == "cpu" else "native"
-
-
-def _kernel() -> Any:
-    return flash_forward_kernel
 
 
 IMPLEMENTATION = Implementation(
@@ -74,5 +68,5 @@ IMPLEMENTATION = Implementation(
     unsupported=unsupported,
     options=dict.fromkeys(OPTIONS),
     execution=execution,
-    kernels=(KernelSpec(name="flash_forward_kernel", function=_kernel, sample_programs=sample_programs),),
+    kernels=(KERNEL,),
 )

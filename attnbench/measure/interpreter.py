@@ -114,7 +114,7 @@ def sample_kernels(implementation: Implementation, problem: Problem) -> dict[str
     """Return the sample of each kernel that offers one, by kernel name; the others run whole."""
     return {
         spec.name: spec.sample_programs(problem)
-        for spec in implementation.kernels
+        for spec in implementation.kernels_for(problem)
         if spec.sample_programs is not None
     }
 

@@ -38,6 +38,18 @@ class Outputs(NamedTuple):
     gradients: Mapping[str, Tensor] | None = None
 
 
+class StandInMode(FakeTensorMode):
+    """Fake CPU tensors in place of those of a device; problems name the device, so paths are chosen by it.
+
+    Fake CUDA tensors with gradients would abort a PyTorch that is built without CUDA.
+    """
+
+    def __init__(self, stands_for: str) -> None:
+        """Stand for tensors on ``cpu`` or ``cuda``."""
+        super().__init__()
+        self.stands_for = stands_for
+
+
 def _nothing() -> None:
     """Prepare nothing."""
 
@@ -105,7 +117,7 @@ def build_workload(case: Case, *, seed: int = 0, fake: bool = False) -> Workload
     reasons = _refused_keys(case)
     if reasons:
         raise UsageError(f"level {case.level!r} has no {', no '.join(reasons)}")
-    fake_mode = FakeTensorMode() if fake else None
+    fake_mode = StandInMode(case.device) if fake else None
     return {"attention": _attention, "block": _block, "model": _model}[case.level](case, seed, fake_mode)
 
 

@@ -16,6 +16,7 @@ from attnbench.contract.state import KeyValueCache, extend, new_state
 from .layers import Linear
 from .lengths import Lengths, row_lengths
 from .positions import PositionTable, rotary_table, rotate
+from .weights import device_type
 
 
 def mixer_problem(config: MixerConfig, batch: int, seqlen_q: int, seqlen_k: int, **given: Any) -> Problem:
@@ -96,7 +97,7 @@ class AttentionMixer(nn.Module):
     def problem(self, batch: int, seqlen_q: int, seqlen_k: int, mode: str = "fwd", **given: Any) -> Problem:
         """The attention problem of one call; ``given`` are other fields of ``Problem``."""
         weight = self.q_proj.weight
-        now = {"dtype": str(weight.dtype).removeprefix("torch."), "device": weight.device.type}
+        now = {"dtype": str(weight.dtype).removeprefix("torch."), "device": device_type(weight)}
         return mixer_problem(
             self.config, batch, seqlen_q, seqlen_k, mode=mode, head_dim_v=self.head_dim_v, **now, **given
         )

@@ -35,6 +35,12 @@ def is_real(tensor: Tensor) -> bool:
     return type(tensor.data) is Tensor and not tensor.is_meta
 
 
+def device_type(tensor: Tensor) -> str:
+    """The kind of device that the tensor is on, or that it stands for under a fake mode which says so."""
+    kind: str = getattr(getattr(tensor, "fake_mode", None), "stands_for", tensor.device.type)
+    return kind
+
+
 @torch.no_grad()
 def draw_weights(root: nn.Module, *, seed: int, depth: int) -> None:
     """Draw each matrix of ``Linear`` and ``Embedding`` from ``N(0, 1 / columns)`` in float32; biases are 0.

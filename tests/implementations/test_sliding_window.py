@@ -4,6 +4,7 @@ import sys
 from subprocess import run as run_process
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -16,9 +17,15 @@ from attnbench.contract.evaluation import truth
 from attnbench.contract.masks import Causal, SlidingWindow
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
+from attnbench.measure.counting import count_call
 from attnbench.measure.flop_counter import FlopCounter
+from attnbench.measure.flops import measure_flops
 from attnbench.measure.lifetimes import LifetimeTracker
 from attnbench.measure.operators import OperandBytes
+from attnbench.measure.pipeline import measure_case
+from attnbench.measure.workload import build_workload
+from attnbench.plan.case import Case
+from attnbench.plan.settings import MeasureSettings
 
 WINDOW = get_implementation("sliding-window")
 NAIVE = get_implementation("naive")
@@ -241,6 +248,72 @@ def test_on_cuda_the_kernel_is_costed_where_it_runs_and_the_band_elsewhere() -> 
         cost = WINDOW.cost(elsewhere)
         assert cost.requested_bytes is None
         assert cost.flops > 0
+        assert WINDOW.kernels_for(elsewhere) == ()
+    assert [spec.name for spec in WINDOW.kernels_for(forward)] == ["flash_forward_kernel"]
+    assert WINDOW.kernels_for(forward.replace(device="cpu")) == ()
+    assert WINDOW.kernels[0].function() is kernel.kernels[0].function()
+
+
+CUDA = Case(
+    implementation="sliding-window",
+    batch=4,
+    num_heads=32,
+    seqlen_q=4096,
+    mask={"name": "sliding-window", "window_size": 1024},
+    dtype="bfloat16",
+    device="cuda",
+)
+
+
+def test_a_prediction_for_cuda_is_of_the_kernel_wherever_it_is_made() -> None:
+    workload = build_workload(CUDA, fake=True)
+    counts, cost = count_call(workload), WINDOW.cost(CUDA.problem())
+    assert counts.operators == ("attnbench.flash_forward",)
+    assert counts.call_peak_bytes - counts.resident_bytes == cost.peak_bytes == 69_206_016
+    assert counts.operand_bytes == cost.operand_bytes == 270_532_608
+    unavailable: dict[str, str] = {}
+    assert measure_flops(workload, counts, unavailable).executed == cost.executed_flops
+    assert unavailable == {}
+
+
+def test_a_prediction_for_cuda_with_gradients_is_of_the_band() -> None:
+    case = msgspec.structs.replace(CUDA, mode="fwd_bwd")
+    workload = build_workload(case, fake=True)
+    counts = count_call(workload)
+    assert "attnbench.flash_forward" not in counts.operators
+    assert measure_flops(workload, counts, {}).executed == counts.flops > 0
+
+
+def test_the_kernel_in_a_model_is_predicted_and_its_flops_are_counted() -> None:
+    """Beside the projections, which are the same for every implementation, the kernel runs once a layer."""
+    mask = {"name": "sliding-window", "window_size": 32}
+    counts = {}
+    for name in ("sliding-window", "naive"):
+        case = Case(implementation=name, level="model", preset="tiny", seqlen_q=128, device="cuda", mask=mask)
+        workload = build_workload(case, fake=True)
+        counts[name] = count_call(workload), workload
+    counted, workload = counts["sliding-window"]
+    naive, _ = counts["naive"]
+    layers, cost = workload.num_layers, WINDOW.cost(workload.problem)
+    assert counted.operators.count("attnbench.flash_forward") == layers
+    attention_flops = layers * (NAIVE.cost(workload.problem).executed_flops or 0)
+    assert counted.flops == naive.flops - attention_flops, "no counter sees into the kernel"
+    executed = measure_flops(workload, counted, {}).executed
+    assert executed == counted.flops + layers * (cost.executed_flops or 0)
+
+
+@pytest.mark.parametrize(("mode", "kernels"), [("fwd", ["flash_forward_kernel"]), ("fwd_bwd", None)])
+def test_a_record_names_the_kernels_that_run_and_no_others(mode: str, kernels: list[str] | None) -> None:
+    case = msgspec.structs.replace(CUDA, mode=mode)
+    record = measure_case(case, MeasureSettings(), memory_limit_bytes=1)
+    assert record.status == "oom"
+    assert record.provenance is not None
+    assert record.provenance.kernels == kernels
+    on_the_cpu = measure_case(
+        msgspec.structs.replace(case, device="cpu"), MeasureSettings(), memory_limit_bytes=1
+    )
+    assert on_the_cpu.provenance is not None
+    assert on_the_cpu.provenance.kernels is None
 
 
 def peak_bytes(seqlen: int, window_size: int, mode: str) -> int:
