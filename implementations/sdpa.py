@@ -20,6 +20,8 @@ from attnbench.contract.masks import Causal
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 
+from ._sdpa_cuda import cuda_attention
+
 BACKENDS = {
     "math": SDPBackend.MATH,
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -81,8 +83,13 @@ def attention(
             empty = ~visible.any(dim=-1, keepdim=True)
             visible = visible | empty
     causal = visible is None and p.pairs() < p.batch * p.num_heads * p.seqlen_q * p.seqlen_k
+    stands_for_cuda = p.device == "cuda" and not q.is_cuda
+    if stands_for_cuda and backend is None:
+        backend = _chosen_on_cuda(p)
 
     def run() -> Tensor:
+        if stands_for_cuda and backend is not None and backend is not SDPBackend.MATH:
+            return cuda_attention(backend, q, k, v, visible=visible, is_causal=causal, scale=p.softmax_scale)
         return scaled_dot_product_attention(
             q, k, v, attn_mask=visible, is_causal=causal, scale=p.softmax_scale, enable_gqa=p.group_size > 1
         )
@@ -124,6 +131,12 @@ def _unsupported(name: str | None, problem: Problem) -> list[str]:
         reasons.append(f"the {name} backend wants float16 or bfloat16 on CUDA")
     if name == "efficient" and p.dtype == "float64":
         reasons.append("the efficient backend has no float64")
+    if name in ("efficient", "cudnn") and p.device == "cuda":
+        step = 4 if p.dtype == "float32" else 8
+        if p.head_dim % step or p.head_dim_v % step:
+            reasons.append(f"the {name} backend wants heads in multiples of {step}")
+    if name == "cudnn" and p.seqlen_k == 1:
+        reasons.append("the cudnn backend wants more than one key")
     if (
         name is not None
         and name != "math"
@@ -131,6 +144,17 @@ def _unsupported(name: str | None, problem: Problem) -> list[str]:
     ):
         reasons.append(f"the {name} backend wants no empty dimension")
     return reasons
+
+
+def _chosen_on_cuda(problem: Problem) -> SDPBackend:
+    """The backend that PyTorch takes on CUDA, where there is no CUDA to ask.
+
+    Which of the fused ones comes first differs by GPU and version, what they hold in memory hardly; the one
+    that holds the scores comes last.
+    """
+    fused = ("flash", "efficient", "cudnn")
+    fitting = [BACKENDS[name] for name in fused if not _unsupported(name, problem)]
+    return fitting[0] if fitting else SDPBackend.MATH
 
 
 def cost(problem: Problem) -> Cost:
