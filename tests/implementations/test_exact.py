@@ -19,6 +19,8 @@ from tests.implementations.conformance import run
 
 DTYPES = ("float32", "float16")
 Inputs = dict[str, Tensor]
+OWN = ("triton-flash", "sliding-window", "linear")
+"""Own code: the kernel reads by strides, the others pack what is spread before any library product."""
 WINDOWED = [
     name
     for name, implementation in find_implementations().items()
@@ -224,11 +226,8 @@ def views(inputs: Inputs, problem: Problem) -> dict[str, Inputs]:
 
 @pytest.mark.parametrize("view", ["transposed", "sliced", "columns", "expanded"])
 @pytest.mark.parametrize(("name", "problem"), list(every("fwd_bwd", "fwd", seqlen_q=33, batch=2)))
-def test_strides_change_nothing_beyond_rounding(name: str, problem: Problem, view: str) -> None:
-    """Own kernels are held to the bit where they read by strides.
-
-    Library products may choose another blocking for another layout.
-    """
+def test_strides_change_nothing(name: str, problem: Problem, view: str) -> None:
+    """Own code bit for bit, the rest up to rounding: a library's product may be blocked by layout."""
     implementation = find_implementations()[name]
     strided = views(make_inputs(problem, seed=7), problem)[view]
     packed = {key: t.contiguous() for key, t in strided.items()}
@@ -237,7 +236,28 @@ def test_strides_change_nothing_beyond_rounding(name: str, problem: Problem, vie
     eps = torch.finfo(getattr(torch, problem.dtype)).eps
     pairs = [(actual.out, expected.out), *((gradients[key], expected_gradients[key]) for key in gradients)]
     for one, other in pairs:
-        if implementation.kernels:
+        if name in OWN:
             assert torch.equal(one, other)
         else:
             torch.testing.assert_close(one, other, rtol=8 * eps, atol=16 * eps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["sliding-window", "linear"])
+def test_a_packed_tensor_and_shared_heads_get_the_gradients_of_copies(name: str, dtype: str) -> None:
+    """q is part of a packed tensor, k and v are one head for all, ``out.sum()`` gives strides of 0."""
+    implementation = find_implementations()[name]
+    mask = SlidingWindow(7) if name == "sliding-window" else Causal()
+    problem = Problem(seqlen_q=33, batch=2, num_heads=3, head_dim=16, mask=mask, dtype=dtype, mode="fwd_bwd")
+    generator = torch.Generator().manual_seed(9)
+    packed = torch.randn(2, 33, 5, 16, generator=generator).to(getattr(torch, dtype)).requires_grad_()
+    by_heads = packed.transpose(1, 2)
+    views = by_heads[:, :3], by_heads[:, 3:4].expand(2, 3, 33, 16), by_heads[:, 4:].expand(2, 3, 33, 16)
+    copies = [x.detach().contiguous().requires_grad_() for x in views]
+    out = implementation.attention(*views, problem=problem).out
+    expected = implementation.attention(*copies, problem=problem).out
+    assert torch.equal(out, expected)
+    (gradient,) = torch.autograd.grad(out.sum(), packed)
+    dq, dk, dv = torch.autograd.grad(expected, copies, torch.ones_like(expected))
+    parts = [dq, dk.sum(1, keepdim=True), dv.sum(1, keepdim=True)]
+    assert torch.equal(gradient, torch.cat(parts, dim=1).transpose(1, 2))

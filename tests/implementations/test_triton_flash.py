@@ -23,6 +23,10 @@ from attnbench.contract.masks import Causal, Full, Mask, SlidingWindow
 from attnbench.contract.problem import Problem
 from attnbench.measure.interpreter import trace_kernels
 from attnbench.measure.operators import OperandBytes
+from attnbench.measure.pipeline import measure_case
+from attnbench.model.builder import build_model
+from attnbench.plan.case import Case
+from attnbench.plan.settings import MeasureSettings
 from tests.implementations.conformance import graded
 
 FLASH = get_implementation("triton-flash")
@@ -166,6 +170,27 @@ def test_offsets_beyond_32_bits():
     expected = flash(near[:, :, last_rows], near, near, Causal(), options=options)
     actual = flash(wide[:, :, last_rows], wide, wide, Causal(), options=options)
     assert torch.equal(actual.out, expected.out)
+
+
+def test_rows_beyond_32_bits_of_a_square():
+    """Row × 65537 passes 2^32 within row floor(2^32 / 65537) = 65535. Only keys that are seen are read."""
+    seqlen, width, chunk = 65537, 16, 16
+    uncommitted = 0x4000
+    mapped = mmap.mmap(-1, 2 * seqlen * seqlen, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | uncommitted)
+    square = torch.frombuffer(mapped, dtype=torch.float16).view(1, 1, seqlen, seqlen)
+    spread = square[..., :width]
+    near = torch.zeros(1, 1, seqlen, width, dtype=torch.float16)
+    last_rows = slice(seqlen - 2 * chunk, seqlen)
+    drawn = torch.randn(1, 1, 2 * chunk, width, generator=torch.Generator().manual_seed(4)).half()
+    near[:, :, last_rows], spread[:, :, last_rows] = drawn, drawn
+    queries = slice(seqlen - chunk, seqlen)
+    assert 2**32 // seqlen in range(seqlen)[queries]
+    window = SlidingWindow(chunk)
+    expected = flash(near[:, :, queries], near, near, window)
+    actual = flash(spread[:, :, queries], spread, spread, window)
+    assert expected.out.abs().min() > 0
+    assert torch.equal(actual.out, expected.out)
+    assert Problem(seqlen_q=seqlen, num_heads=1, mask=Full()).pairs() == seqlen**2 > 2**32
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
@@ -353,13 +378,63 @@ def product_kernel(a_ptr, b_ptr, out_ptr):
     tl.store(out_ptr + block, tl.dot(tl.load(a_ptr + block), tl.load(b_ptr + block), input_precision="ieee"))
 
 
+@triton.jit
+def sum_kernel(x_ptr, out_ptr):
+    tl.store(out_ptr, tl.sum(tl.load(x_ptr + tl.arange(0, 512)), axis=0))
+
+
+@triton.jit
+def cast_kernel(x_ptr, out_ptr):
+    tl.store(out_ptr, tl.load(x_ptr).to(out_ptr.dtype.element_ty))
+
+
+# E01 (triton-lang/triton#11584): what the interpreter makes of bfloat16. Once one of these fails, see whether
+# the refusal can be lifted.
+
+
 @pytest.mark.parametrize(("dtype", "right"), [(torch.float16, True), (torch.bfloat16, False)])
-def test_why_bfloat16_is_refused(dtype, right):
-    """E01 (triton-lang/triton#11584): small integers are exact in both. Once this fails, lift the refusal."""
+def test_products_of_small_integers(dtype, right):
+    """Exact in both; the interpreter multiplies bit patterns."""
     a, b = torch.randint(-2, 3, (2, 16, 16), generator=torch.Generator().manual_seed(3)).to(dtype).unbind(0)
     out = torch.empty(16, 16)
     product_kernel[(1,)](a, b, out)
-    assert torch.equal(out, a.float() @ b.float()) is right
+    truth = a.float() @ b.float()
+    assert torch.equal(out, truth) is right
+    assert right or (out - truth).abs().max() > 1e9
+
+
+@pytest.mark.parametrize(("dtype", "total"), [(torch.float16, 512), (torch.bfloat16, 0)])
+def test_a_sum_of_512_ones(dtype, total):
+    out = torch.empty(1)
+    sum_kernel[(1,)](torch.ones(512, dtype=dtype), out)
+    assert out.item() == total
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(torch.float16, 1.01171875), (torch.bfloat16, 1.0078125), (None, 1.015625)]
+)
+def test_a_cast_is_cut_off_and_not_rounded(dtype, value):
+    """1.01171875 lies midway between two numbers of bfloat16: PyTorch (``None``) rounds to the even one."""
+    x = torch.tensor([1.01171875])
+    out = torch.empty(1, dtype=dtype or torch.bfloat16)
+    if dtype is None:
+        out.copy_(x)
+    else:
+        cast_kernel[(1,)](x, out)
+    assert out.item() == value
+
+
+def test_no_interpreted_result_is_ever_made_of_bfloat16():
+    """At the contract, in a benchmark and in a model: each path asks for refusals first."""
+    x = torch.ones(1, 1, 16, 16, dtype=torch.bfloat16)
+    with pytest.raises(UsageError, match="bit patterns of bfloat16"):
+        attend(x, x, x, implementation=FLASH)
+    case = Case(implementation="triton-flash", seqlen_q=16, dtype="bfloat16")
+    record = measure_case(case, MeasureSettings())
+    assert record.status == "unsupported"
+    assert "bit patterns of bfloat16" in (record.reason or "")
+    with pytest.raises(UsageError, match="bit patterns of bfloat16"):
+        build_model("tiny", "triton-flash", dtype="bfloat16")
 
 
 NOT_INTERPRETING = """
