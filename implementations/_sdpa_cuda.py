@@ -2,7 +2,8 @@
 
 A prediction runs on fake CPU tensors (fake CUDA ones with gradients abort a PyTorch built without CUDA).
 There ``scaled_dot_product_attention`` takes the CPU's backend or refuses the forced one, so the operator that
-CUDA would run is called by its name, with what PyTorch does around it. Shapes come out, and no numbers.
+CUDA would run is called by its name, with what PyTorch does around it. Shapes come out, and no numbers; what
+a kernel allocates for itself within its operator (accumulators, a workspace) is not seen.
 """
 
 import torch

@@ -109,7 +109,7 @@ def test_what_pytorch_does_not_describe_is_said_and_not_guessed() -> None:
 
 
 @pytest.mark.parametrize("level", ["block", "model"])
-def test_layers_are_predicted_for_the_case_s_device(level: str) -> None:
+def test_layers_are_predicted_for_the_device_of_the_case(level: Any) -> None:
     case = Case(
         implementation="sdpa",
         level=level,

@@ -140,7 +140,32 @@ def test_the_section_says_what_was_measured_and_what_was_predicted():
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", ["fwd", "bwd", "fwd_bwd"])
 def test_the_cuda_allocator_agrees_with_the_prediction(mode):
-    case = Case(implementation="naive", seqlen_q=1024, mode=mode, device="cuda", dtype="bfloat16")
+    check_prediction(Case(implementation="naive", seqlen_q=1024, mode=mode, device="cuda", dtype="bfloat16"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("implementation", ["sdpa-flash", "sdpa-efficient", "triton-flash", "sliding-window"])
+def test_the_cuda_allocator_agrees_where_the_scores_stay_on_the_chip(implementation):
+    """Enough programs that no backend splits the keys, which would take memory within the operator."""
+    mask = (
+        {"name": "sliding-window", "window_size": 256}
+        if implementation == "sliding-window"
+        else {"name": "causal"}
+    )
+    check_prediction(
+        Case(
+            implementation=implementation,
+            batch=8,
+            num_heads=16,
+            seqlen_q=2048,
+            mask=mask,
+            device="cuda",
+            dtype="bfloat16",
+        )
+    )
+
+
+def check_prediction(case: Case) -> None:
     workload = build_workload(case)
     with workload.environment():
         workload.prepare()
