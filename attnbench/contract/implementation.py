@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .cost import Cost
-from .errors import nearest
-from .problem import Problem
+from .errors import UsageError, nearest
+from .problem import FEATURES, Problem
 
 if TYPE_CHECKING:
     import torch
@@ -131,6 +131,13 @@ class Implementation:
     """GPU kernels of its own, whatever problem they are for."""
     runs_kernels: Callable[[Problem], bool] | None = None
     """Whether they do the work of this problem; default: on CUDA, and where they are interpreted."""
+
+    def __post_init__(self) -> None:
+        """Refuse features that don't exist: a misspelt one would be unsupported for ever."""
+        for feature in self.supports:
+            if feature not in FEATURES and not feature.startswith("mask:"):
+                hint = nearest(feature, FEATURES)
+                raise UsageError(f"{self.name} supports {feature!r}, which is no feature{hint}")
 
     def kernels_for(self, problem: Problem) -> tuple[KernelSpec, ...]:
         """Return the kernels that run for ``problem``; empty where operators of PyTorch do the work."""

@@ -12,6 +12,15 @@ from .errors import UsageError, nearest
 from .masks import Causal, Mask, mask_from
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+FEATURES = frozenset(
+    {
+        *("backward", "decode", "lse", "scale", "value-dim", "grouped-heads"),
+        *("cross-lengths", "key-lengths", "query-start"),
+        *(f"dtype:{name}" for name in DTYPE_BYTES),
+        *("device:cpu", "device:cuda"),
+    }
+)
+"""Everything that ``Problem.needs`` can name, but for masks."""
 MODES = ("fwd", "bwd", "fwd_bwd", "decode")
 
 

@@ -50,16 +50,40 @@ def upstream_on(workload: Workload, rows: Tensor | None) -> Iterator[None]:
             given.copy_(whole)
 
 
+class Grades(NamedTuple):
+    """How results are graded against one truth."""
+
+    everything: Callable[[Outputs, Tensor | None], Agreement]
+    """Grades what the call returned; the tensor ``[B, H, Sq]`` marks the computed rows, None for all."""
+    out_alone: Callable[[Tensor], Error]
+    """Grades the output of a later call."""
+
+
 class Check(NamedTuple):
     """The truth of a workload, made before the implementation ran, and copies of what it will be given."""
 
-    grade: Callable[[Outputs, Tensor | None], Agreement]
-    """Grades what the call returned; the tensor ``[B, H, Sq]`` marks the computed rows, None for all."""
+    grades: Grades
     given: dict[str, Tensor]
+
+    def grade(self, outputs: Outputs, computed: Tensor | None = None) -> Agreement:
+        """Grade what the call returned, on the rows that were computed."""
+        return self.grades.everything(outputs, computed)
+
+    def drift(self, first: Tensor, last: Tensor) -> str | None:
+        """Say what is wrong with the output of a later call, given the one that was found right."""
+        if first.shape == last.shape and torch.equal(first, last):
+            return None
+        graded = self.grades.out_alone(last)
+        if graded.verdict == "ok":
+            return None
+        return (
+            f"a later call returned something else: {verdict_in_words(joined(graded, graded.verdict or ''))}"
+        )
 
     def changed(self, workload: Workload) -> list[str]:
         """Return the inputs that are no longer what they were: the call wrote to them."""
-        return [name for name, before in self.given.items() if not torch.equal(before, workload.inputs[name])]
+        inputs = workload.inputs
+        return [name for name, before in self.given.items() if not torch.equal(before, inputs[name])]
 
 
 def prepare_check(
@@ -90,7 +114,7 @@ def prepare_check(
 
 def _attention_check(
     workload: Workload, settings: MeasureSettings, rows: Tensor | None, folder: Path | None
-) -> Callable[[Outputs, Tensor | None], Agreement]:
+) -> Grades:
     """Compare out, lse and gradients of a core with the semantics' definition."""
     problem, semantics = workload.problem, workload.implementation.semantics
     key = inputs_key(problem, workload.case.inputs, seed=settings.seed)
@@ -127,7 +151,12 @@ def _attention_check(
             section.softmax_distance = _distance(outputs.out.detach(), softmax, rows)
         return section
 
-    return graded
+    def out_alone(out: Tensor) -> Error:
+        chosen = out if rows is None or out.dim() != 4 else out[:, :, rows.to(out.device)]
+        dtype, bound = getattr(torch, problem.dtype), own.bounds.get("out", math.inf)
+        return grade(chosen.detach(), own.truth.out, own.plain.out, dtype=dtype, bound=bound)
+
+    return Grades(graded, out_alone)
 
 
 def _distance(out: Tensor, exact: Tensor, rows: Tensor | None) -> float | None:
@@ -139,7 +168,7 @@ def _distance(out: Tensor, exact: Tensor, rows: Tensor | None) -> float | None:
 
 def _module_check(
     workload: Workload, settings: MeasureSettings, rows: Tensor | None, folder: Path | None
-) -> Callable[[Outputs, Tensor | None], Agreement]:
+) -> Grades:
     """Compare a block's output or a model's logits (or loss) and every gradient with the float64 twin."""
     truth, plain = reference_outputs(workload)
 
@@ -163,7 +192,7 @@ def _module_check(
             rows_checked=workload.problem.batch * workload.problem.seqlen_q,
         )
 
-    return graded
+    return Grades(graded, lambda out: grade(out.detach(), truth.out, plain.out, dtype=plain.out.dtype))
 
 
 def _used(part: Error) -> float:

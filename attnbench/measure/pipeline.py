@@ -5,6 +5,7 @@ Supported? Does it fit? Then one counted call gives memory, operand bytes, FLOPs
 graded against the truth. Only what agrees is timed.
 """
 
+import dataclasses
 import hashlib
 import inspect
 import sys
@@ -17,12 +18,12 @@ import msgspec
 import torch
 
 from attnbench.contract.discovery import get_implementation
-from attnbench.contract.implementation import Implementation, core_refusals, refusals
+from attnbench.contract.implementation import Implementation, level_refusals, refusals
 from attnbench.contract.problem import Problem
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
-from .checking import prepare_check, rows_to_check, upstream_on, verdict_in_words
+from .checking import Check, prepare_check, rows_to_check, upstream_on, verdict_in_words
 from .counting import Counts, count_outputs
 from .flops import measure_flops
 from .interpreter import BACKEND as INTERPRETER
@@ -31,7 +32,7 @@ from .latency import measure_latency
 from .memory import measure_memory, predict_counts
 from .record import Agreement, Memory, Provenance, Record, Traffic
 from .traffic import measure_traffic
-from .workload import Workload, build_workload
+from .workload import Outputs, Workload, build_workload
 
 TILES_INTERPRETED_WHOLE = 200
 """An interpreted tile costs about 2.5 ms: above this many of them, programs are sampled."""
@@ -74,8 +75,7 @@ def measure_case(
         status="ok",
         provenance=_provenance(implementation, problem, settings),
     )
-    reasons = core_refusals(implementation) if case.level == "attention" else []
-    reasons = reasons or refusals(implementation, problem)
+    reasons = level_refusals(implementation, problem, case.level)
     if reasons:
         return _ended(record, "unsupported", "; ".join(reasons))
     if case.level == "attention":
@@ -88,12 +88,19 @@ def measure_case(
     # Float32 products are float32's own everywhere; a kernel that wants TF32 has to say so itself.
     torch.backends.cuda.matmul.allow_tf32 = False
     workload = build_workload(case, seed=settings.seed)
-    wrong = _count_and_check(workload, settings, predicted, record, scratch, memory_limit_bytes)
-    if wrong is not None:
-        return _ended(record, "incorrect", wrong)
-    if "latency" in settings.metrics:
-        _time(workload, settings, record)
-    return record
+    if record.theory is not None and "peak_bytes" in record.theory:
+        # A cost states what the call allocates; a record's peaks hold the inputs too.
+        record.theory["peak_bytes"] += sum(x.numel() * x.element_size() for x in workload.resident())
+    rows = rows_to_check(workload, settings)
+    folder = None if scratch is None else scratch / "truths"
+    # Before any call: a kernel that writes to its inputs must not make its own truth.
+    check = prepare_check(workload, settings, rows=rows, folder=folder, memory_limit_bytes=memory_limit_bytes)
+    out, wrong = _count_and_check(workload, settings, predicted, record, rows, check)
+    if wrong is None and record.agreement is not None and record.agreement.programs is None:
+        wrong = _check_in_float32(workload, settings, record.agreement, folder)
+    if wrong is None and "latency" in settings.metrics:
+        wrong = _time(workload, settings, record, check, out)
+    return record if wrong is None else _ended(record, "incorrect", wrong)
 
 
 def _ended(record: Record, status: Any, reason: str) -> Record:
@@ -135,41 +142,34 @@ def _count_and_check(
     settings: MeasureSettings,
     predicted: Counts | None,
     record: Record,
-    scratch: Path | None,
-    memory_limit_bytes: int | None,
-) -> str | None:
+    rows: torch.Tensor | None,
+    check: Check | str,
+) -> tuple[torch.Tensor, str | None]:
     """Call once under the counters, fill the sections that follow from it, and grade what came out.
 
-    Returns what is wrong with the result, or None.
+    Returns the call's output, and what is wrong with it or None.
     """
-    rows = rows_to_check(workload, settings)
     interpreted = workload.implementation.execution(workload.problem) == "interpreted"
     sample = _sample(workload) if interpreted else {}
-    folder = None if scratch is None else scratch / "truths"
     with ExitStack() as stack:
         stack.enter_context(upstream_on(workload, rows))
-        # Before the call: a kernel that writes to its inputs must not make its own truth.
-        check = prepare_check(
-            workload, settings, rows=rows, folder=folder, memory_limit_bytes=memory_limit_bytes
-        )
         trace = stack.enter_context(trace_kernels(sample)) if interpreted else None
         counts, outputs = count_outputs(workload)
-        changed = [] if isinstance(check, str) else check.changed(workload)
+    out = outputs.out.detach()
     _fill(workload, settings, counts, predicted, trace, record)
     if isinstance(check, str):
         record.unavailable["agreement"] = check
-        return None
+        return out, None
     p, computed = workload.problem, None
     if trace is not None and sample:
         computed = torch.from_numpy(trace.computed_rows(p.batch, p.num_heads, p.seqlen_q))
     record.agreement = check.grade(outputs, computed)
     _say_what_was_cut(record, record.agreement, workload, rows, trace if sample else None)
-    if changed:
+    written = _written(check, workload)
+    if written is not None:
         record.agreement.verdict = "changed_inputs"
-        return f"it writes to its inputs: {', '.join(changed)}"
-    if record.agreement.verdict != "ok":
-        return verdict_in_words(record.agreement)
-    return None if sample else _check_in_float32(workload, settings, record.agreement, folder)
+        return out, written
+    return out, None if record.agreement.verdict == "ok" else verdict_in_words(record.agreement)
 
 
 def _check_in_float32(
@@ -190,7 +190,7 @@ def _check_in_float32(
         outputs = sibling.call()
     if isinstance(check, str):
         return None
-    section = check.grade(outputs, None)
+    section = check.grade(outputs)
     agreement.float32 = section
     if section.verdict == "ok":
         return None
@@ -268,14 +268,33 @@ def _requested(
     section.requested_bytes, section.requested_backend = closed_form, "closed-form"
 
 
-def _time(workload: Workload, settings: MeasureSettings, record: Record) -> None:
+def _time(
+    workload: Workload, settings: MeasureSettings, record: Record, check: Check | str, checked: torch.Tensor
+) -> str | None:
+    """Time the call; returns what is wrong if the last one no longer returns what the checked one did."""
     p = workload.problem
     if 0 in (p.batch, p.seqlen_q, p.seqlen_k):
         record.unavailable["latency"] = "empty: there is nothing to compute"
-        return
+        return None
     if workload.implementation.execution(workload.problem) == "interpreted":
         record.unavailable["latency"] = (
             "runs under Triton's interpreter on the CPU: numbers and bytes, never a speed"
         )
-        return
-    record.latency, record.telemetry = measure_latency(workload, settings)
+        return None
+    last: list[torch.Tensor] = []
+
+    def keeping() -> Outputs:
+        outputs = workload.call()
+        last[:] = [outputs.out]
+        return outputs
+
+    timed = dataclasses.replace(workload, call=keeping)
+    record.latency, record.telemetry = measure_latency(timed, settings)
+    if workload.case.cache == "cold" and record.latency.cache == "warm":
+        record.unavailable["latency.cold"] = "a CPU's caches stay as the call before left them"
+    return None if isinstance(check, str) else check.drift(checked, last[0]) or _written(check, workload)
+
+
+def _written(check: Check, workload: Workload) -> str | None:
+    changed = check.changed(workload)
+    return f"it writes to its inputs: {', '.join(changed)}" if changed else None

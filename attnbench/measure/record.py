@@ -15,6 +15,18 @@ FAILURES: tuple[Status, ...] = ("incorrect", "timeout", "crashed", "error")
 """Statuses that make a run exit with 1; `unsupported` and `oom` are findings."""
 
 
+REASON_CHARACTERS = 500
+
+
+def one_line(text: str) -> str:
+    """Return foreign text as one line that a terminal can print.
+
+    No control characters, and not without end.
+    """
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * REASON_CHARACTERS]).split())
+    return plain if len(plain) <= REASON_CHARACTERS else f"{plain[:REASON_CHARACTERS]} …"
+
+
 class Section(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Base of all sections: what could not be had is absent, and named in the record's ``unavailable``."""
 
@@ -171,6 +183,7 @@ class Record(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Hold the two rules that keep a table honest: every failure says why, and a failure has no speed."""
+        self.reason = None if self.reason is None else one_line(self.reason)
         if self.status != "ok":
             self.latency = None
             if not self.reason:

@@ -150,8 +150,11 @@ def _attention(case: Case, seed: int, fake_mode: FakeTensorMode | None) -> Workl
     q, k, v = leaves.values()
 
     def forward() -> Outputs:
-        out, lse = attention(q, k, v, problem=problem, params=params)
-        return Outputs(out, lse)
+        result = attention(q, k, v, problem=problem, params=params)
+        if not isinstance(result, tuple) or len(result) != 2:
+            kind = type(result).__name__
+            raise TypeError(f"attention() must return AttentionOutput(out, lse), not {kind}")
+        return Outputs(*result)
 
     call, prepare = _by_mode(case.mode, forward, leaves, inputs.get("grad_out"))
     return Workload(

@@ -3,6 +3,7 @@
 A module, an entry point, a file anywhere, ``package.module:ATTRIBUTE``.
 """
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -161,3 +162,10 @@ def test_support_is_closed() -> None:
         "linear has no option 'chunk_sise' (did you mean 'chunk_size'?)"
     ]
     assert refusals(linear, Problem(seqlen_q=4, options={"chunk_size": 64})) == []
+
+
+def test_a_feature_that_does_not_exist_is_refused_with_the_nearest() -> None:
+    naive = find_implementations()["naive"]
+    with pytest.raises(UsageError, match=r"supports 'scael', which is no feature \(did you mean 'scale'\?\)"):
+        dataclasses.replace(naive, supports=naive.supports | {"scael"})
+    assert dataclasses.replace(naive, supports=naive.supports | {"mask:mine"}).supports > naive.supports

@@ -118,7 +118,7 @@ def test_sixteen_bits_hide_what_float32_shows(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("lengths", [{"seqlen_q": 0}, {"seqlen_q": 3, "seqlen_k": 0}, {"batch": 0}])
-def test_an_empty_case_is_called_empty_and_has_no_speed(lengths: dict[str, int]) -> None:
+def test_an_empty_case_is_called_empty_and_has_no_speed(lengths: dict[str, Any]) -> None:
     record = measured(implementation="naive", **lengths)
     assert record.status == "ok"
     assert record.latency is None
@@ -151,3 +151,37 @@ def test_bytes_and_flops_are_the_problem_s_own_whatever_an_implementation_states
     assert boastful.traffic is not None
     assert honest.traffic is not None
     assert boastful.traffic.compulsory_bytes == honest.traffic.compulsory_bytes
+
+
+def test_later_calls_are_held_to_the_first(wrong: Any) -> None:
+    """Right until it has been checked, wrong while it is timed."""
+    forgetful = f"attention.calls = getattr(attention, 'calls', 0) + 1; out = {RUN}.out"
+    record = wrong(f"{forgetful}; return AttentionOutput(out if attention.calls < 4 else out * 0)")
+    assert record.status == "incorrect"
+    assert (record.reason or "").startswith("a later call returned something else: out is off by")
+    assert record.latency is None
+    late = f"{forgetful}; q.mul_(1 if attention.calls < 4 else 1.5); return AttentionOutput(out)"
+    assert wrong(late).status == "incorrect"
+
+
+def test_a_bare_tensor_is_no_answer(wrong: Any) -> None:
+    for batch in (1, 2):
+        with pytest.raises(TypeError, match=r"must return AttentionOutput\(out, lse\), not Tensor"):
+            wrong(f"return {RUN}.out", batch=batch)
+
+
+def test_stated_peaks_stand_beside_measured_ones() -> None:
+    record = measured(implementation="naive", seqlen_q=256)
+    assert record.theory is not None
+    assert record.memory is not None
+    assert record.memory.peak_bytes is not None
+    assert record.theory["peak_bytes"] == pytest.approx(record.memory.peak_bytes, rel=1e-2)
+
+
+def test_foreign_words_become_one_printable_line() -> None:
+    reason = "\x1b[31mred\x00\n" + "x" * 10**6
+    record = Record(case_id="a", case={}, status="error", reason=reason)
+    assert record.reason is not None
+    assert record.reason.isprintable()
+    assert record.reason.startswith("[31mred x")
+    assert len(record.reason) < 510
