@@ -30,6 +30,7 @@ from attnbench.run.worker import Answer, Job, run_job
 
 MEASURE_TASK = "attnbench.measure.pipeline:measure_task"
 ROUTE_TASK = "attnbench.run.routing:route_task"
+SOURCES_TASK = "attnbench.run.routing:sources_task"
 PRELOAD = (
     "torch",
     "triton.language",
@@ -125,6 +126,17 @@ class LocalExecutor:
                     self._server(execution).wait_until_ready()
             else:
                 self._servers.pop(execution).close()
+
+    def sources(self, names: Iterable[str]) -> dict[str, str | None]:
+        """The hash of each implementation's present source; None or nothing where it can't be told."""
+        job = Job(task=SOURCES_TASK, case=dict.fromkeys(names), settings={}, context={"threads": 1})
+        try:
+            worker = self._server(NATIVE).fork()
+            answer = worker.call(job, _ROUTE_TIMEOUT_S)
+            worker.close()
+        except (TimeoutError, WorkerEndedError, ServerError):
+            return {}
+        return answer.record or {}
 
     def submit(self, case: Case) -> Record:
         """Measure one case; see `Executor`."""
@@ -227,6 +239,10 @@ class InProcessExecutor:
         """See `LocalExecutor`."""
         if os.environ.get("TRITON_INTERPRET") != "1":
             self._others.prepare(cases)
+
+    def sources(self, names: Iterable[str]) -> dict[str, str | None]:
+        """See `LocalExecutor`; another process reads them, since this one may hold an older source."""
+        return self._others.sources(names)
 
     def submit(self, case: Case) -> Record:
         """Measure one case; see `Executor`."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
-from attnbench.contract.errors import UsageError
+from attnbench.contract.errors import UsageError, nearest
 from attnbench.device.hardware import default_threads
 from attnbench.measure.record import Provenance, Record
 from attnbench.plan.case import LEVELS, Case
@@ -65,7 +67,8 @@ def run_suite(
         suite: a `Suite`, the name of one, or a TOML file; with `resume` it may be left out.
         output: the run's folder; default `runs/<suite>-<utc time>`.
         resume: folder of a run to continue. Cases that are `ok`, `unsupported`, `incorrect` or `oom` are
-            kept; `timeout`, `crashed` and `error` are tried again.
+            kept while the source of their implementation is the same; `timeout`, `crashed` and `error` are
+            tried again.
         implementations: as in `load_suite`, like the next two; a `Suite` has its cases already.
         seqlens: replaces the length axis.
         device: `cpu`, `cuda` or `cuda:i`.
@@ -80,6 +83,11 @@ def run_suite(
         RunInterruptedError: interrupted; what was measured is kept.
         StorageError: the disk is full; what was written is kept.
     """
+    if isolate not in get_args(Isolation):
+        known = get_args(Isolation)
+        raise UsageError(
+            f"unknown isolation {isolate!r}{nearest(str(isolate), known)}; there are {', '.join(known)}"
+        )
     if isinstance(suite, str | Path):
         suite = load_suite(suite, implementations=implementations, seqlens=seqlens, device=device)
     before = None if resume is None else load_run(resume)
@@ -101,21 +109,35 @@ def run_suite(
         )
         with make_executor(settings, isolate) as executor:
             try:
-                run_cases(ordered(plan.cases, isolate), executor, writer, observer)
+                edited: Collection[str] = ()
+                if before is not None and (kept := _sources_kept(before)):
+                    present = executor.sources(
+                        {before.planned[case_id]["implementation"] for case_id in kept}
+                    )
+                    edited = _edited(before, kept, present, observer)
+                run_cases(ordered(plan.cases, isolate), executor, writer, observer, again=edited)
             finally:
                 if settings.log.is_file() and not settings.log.stat().st_size:
                     settings.log.unlink()
     return load_run(writer.path)
 
 
-def run_cases(cases: Sequence[Case], executor: Executor, writer: RunWriter, observer: Observer) -> None:
+def run_cases(
+    cases: Sequence[Case],
+    executor: Executor,
+    writer: RunWriter,
+    observer: Observer,
+    again: Collection[str] = (),
+) -> None:
     """Measure the cases that have no result yet, one after the other, and write each record at once.
+
+    Those whose ids are in ``again`` are measured whatever they have.
 
     Raises:
         RunInterruptedError: interrupted; `run.json` says so.
         StorageError: a record could not be written.
     """
-    done = _finished(load_run(writer.path))
+    done = _finished(load_run(writer.path)) - set(again)
     todo = [case for case in cases if case.case_id not in done]
     observer.started(writer.path, todo, len(done))
     status = "failed"
@@ -137,7 +159,7 @@ def run_cases(cases: Sequence[Case], executor: Executor, writer: RunWriter, obse
 
 
 def cases_left(suite: Suite | None, resume: str | Path | None) -> list[Case]:
-    """What `run_suite` would measure, in its order; nothing is run or written.
+    """What `run_suite` would measure, in its order; nothing is run, written or looked into for edits.
 
     Raises:
         UsageError: as `run_suite`.
@@ -185,6 +207,32 @@ def _plan(suite: Suite | None, run: Run | None) -> Plan:
 
 def _finished(run: Run) -> set[str]:
     return {record.case_id for record in run.records if record.status not in RETRIED}
+
+
+def _sources_kept(run: Run) -> dict[str, str]:
+    """The hash of the source of each result that would be kept, where its record has one."""
+    done = _finished(run) & set(run.planned)
+    return {
+        record.case_id: record.provenance.source_hash
+        for record in run.records
+        if record.case_id in done and record.provenance is not None and record.provenance.source_hash
+    }
+
+
+def _edited(
+    run: Run, kept: Mapping[str, str], present: Mapping[str, str | None], observer: Observer
+) -> set[str]:
+    """Which results are of another source than the implementation has now, and a note about them."""
+    names = {case_id: run.planned[case_id]["implementation"] for case_id in kept}
+    edited = {
+        case_id
+        for case_id, before in kept.items()
+        if (now := present.get(names[case_id])) is not None and now != before
+    }
+    for name, count in sorted(Counter(names[case_id] for case_id in edited).items()):
+        results = "1 result is" if count == 1 else f"{count} results are"
+        observer.note(f"{results} of another source of {name}: measured again")
+    return edited
 
 
 def _create(plan: Plan, launch: dict[str, object], output: str | Path | None) -> RunWriter:

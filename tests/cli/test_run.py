@@ -152,6 +152,27 @@ def test_a_run_from_beginning_to_end(folder):
     assert [record["status"] for record in json.loads(kept.stdout)] == ["ok", "ok"]
 
 
+def test_a_kernel_that_was_edited_is_measured_again(folder):
+    """Resuming keeps the results of a source that is the same, and no others."""
+    write_suite("mine")
+    started = attnbench("run", "drill.toml", "-o", "run")
+    assert started.returncode == 0, started.stderr
+    Path("mine.py").write_text(KERNEL.replace('deed == "wrong"', 'deed == "mine"'), encoding="utf-8")
+    resumed = attnbench("run", "--resume", "run")
+    assert resumed.returncode == 1, resumed.stderr
+    assert "1 result is of another source of ./mine.py: measured again" in resumed.stderr
+    assert "1 cases to measure, 2 have a result already" in resumed.stderr
+    records = by_name(load_run("run"))
+    assert {name: record.status for name, record in records.items()} == {
+        "naive 8": "ok",
+        "./mine.py 8": "incorrect",
+        "naive 16": "ok",
+    }
+    unchanged = attnbench("run", "--resume", "run")
+    assert "0 cases to measure, 3 have a result already" in unchanged.stderr
+    assert "measured again" not in unchanged.stderr
+
+
 def test_the_readme_s_command_with_somebody_s_file(folder):
     """`run quick` with a file of another folder: every case, at both levels, is `ok`."""
     Path("my_kernel.py").write_text(KERNEL, encoding="utf-8")

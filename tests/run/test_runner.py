@@ -94,6 +94,12 @@ def test_an_interruption_keeps_what_was_measured_and_resuming_completes_it(tmp_p
     assert run.missing == []
 
 
+def test_an_unknown_isolation_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"unknown isolation 'cas'.*did you mean 'case'"):
+        run_suite(suite(case()), output=tmp_path / "run", isolate="cas")  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
 def test_resuming_tries_again_what_may_have_been_the_machine(tmp_path):
     statuses = dict(
         enumerate(["ok", "unsupported", "incorrect", "oom", "timeout", "crashed", "error"], start=1)
