@@ -135,7 +135,8 @@ def _suite(
         if changed:
             raise UsageError("--resume continues a run as it was planned; other cases need a new run")
         return None
-    return load_suite(suite or DEFAULT_SUITE, implementations=implementations, seqlens=seqlens, device=device)
+    name = DEFAULT_SUITE if suite is None else suite
+    return load_suite(name, implementations=implementations, seqlens=seqlens, device=device)
 
 
 def _print_cases(cases: list[dict[str, Any]], json: bool) -> None:

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from .enumerated import Band, Mask, TileCount
 
+TILE_ROWS_AT_ONCE = 1 << 20
+
 
 def _clamped_sum(first: int, count: int, upper: int) -> int:
     """Σ over t = first … first+count-1 of min(max(t, 0), upper), in closed form."""
@@ -79,14 +81,27 @@ class BandMask(Mask):
         start = seqlen_k - seqlen_q if query_start is None else query_start
         if seqlen_q == 0 or seqlen_k == 0:
             return TileCount(0, 0)
-        first = start + np.arange(0, seqlen_q, block_q)
-        last = np.minimum(first + block_q, start + seqlen_q) - 1
+        full = visited = 0
+        for row in range(0, -(-seqlen_q // block_q), TILE_ROWS_AT_ONCE):
+            rows = range(row * block_q, min((row + TILE_ROWS_AT_ONCE) * block_q, seqlen_q), block_q)
+            some_full, some_visited = self._tiles_in(
+                rows, block_q, block_k, start, start + seqlen_q, seqlen_k
+            )
+            full, visited = full + some_full, visited + some_visited
+        return TileCount(full, visited - full)
+
+    def _tiles_in(
+        self, rows: range, block_q: int, block_k: int, start: int, end: int, seqlen_k: int
+    ) -> tuple[int, int]:
+        """Count the full and the visited tiles of some rows of tiles; ``end``: behind the last query."""
+        first = start + np.arange(rows.start, rows.stop, rows.step)
+        last = np.minimum(first + block_q, end) - 1
         lo, hi = self.interval(first, last, seqlen_k)
         visited = np.where(hi > lo, -(-hi // block_k) - lo // block_k, 0)
         inner_lo, inner_hi = self.interval(last, first, seqlen_k)
         full = np.maximum(0, inner_hi // block_k - -(-inner_lo // block_k))
         full = np.where(last - first + 1 == block_q, full, 0)
-        return TileCount(int(full.sum()), int((visited - full).sum()))
+        return int(full.sum()), int(visited.sum())
 
     def keys_seen(
         self, seqlen_q: int, seqlen_k: int, query_start: int | None = None, b: int = 0, h: int = 0
@@ -95,12 +110,25 @@ class BandMask(Mask):
 
         One interval, since the rows' intervals touch.
         """
-        start = seqlen_k - seqlen_q if query_start is None else query_start
+        lo, hi = self._span(seqlen_q, seqlen_k, query_start)
         marked = np.zeros(seqlen_k, dtype=np.bool_)
-        if seqlen_q:
-            lo, hi = self.interval(start, start + seqlen_q - 1, seqlen_k)
-            marked[int(lo) : int(hi)] = True
+        marked[lo:hi] = True
         return marked
+
+    def num_keys_seen(
+        self, seqlen_q: int, seqlen_k: int, query_start: int | None = None, b: int = 0, h: int = 0
+    ) -> int:
+        """Count the keys that at least one query sees: the length of their interval."""
+        lo, hi = self._span(seqlen_q, seqlen_k, query_start)
+        return hi - lo
+
+    def _span(self, seqlen_q: int, seqlen_k: int, query_start: int | None) -> tuple[int, int]:
+        """Return ``[lo, hi)``: the keys that at least one query sees."""
+        start = seqlen_k - seqlen_q if query_start is None else query_start
+        if not seqlen_q:
+            return 0, 0
+        lo, hi = self.interval(start, start + seqlen_q - 1, seqlen_k)
+        return int(lo), int(hi)
 
     def queries_seeing(
         self, seqlen_q: int, seqlen_k: int, query_start: int | None = None, b: int = 0, h: int = 0
@@ -110,3 +138,15 @@ class BandMask(Mask):
         q_pos = start + np.arange(seqlen_q)
         lo, hi = self.interval(q_pos, q_pos, seqlen_k)
         return np.asarray(hi > lo)
+
+    def num_queries_seeing(
+        self, seqlen_q: int, seqlen_k: int, query_start: int | None = None, b: int = 0, h: int = 0
+    ) -> int:
+        """Count the queries from ``-right`` to ``seqlen_k - 1 + left``: those whose interval is not empty."""
+        start = seqlen_k - seqlen_q if query_start is None else query_start
+        left, right = self.bounds()
+        if not seqlen_k or (left is not None and right is not None and left + right < 0):
+            return 0
+        first = start if right is None else max(start, -right)
+        last = start + seqlen_q if left is None else min(start + seqlen_q, seqlen_k + left)
+        return max(0, last - first)

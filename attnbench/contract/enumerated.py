@@ -149,3 +149,15 @@ class Mask:
         for first, seen in self._rows(seqlen_q, seqlen_k, start, b, h):
             marked[first : first + seen.shape[0]] = seen.any(axis=1)
         return marked
+
+    def num_keys_seen(
+        self, seqlen_q: int, seqlen_k: int, query_start: int | None = None, b: int = 0, h: int = 0
+    ) -> int:
+        """Count the keys that at least one query sees."""
+        return int(self.keys_seen(seqlen_q, seqlen_k, query_start, b, h).sum())
+
+    def num_queries_seeing(
+        self, seqlen_q: int, seqlen_k: int, query_start: int | None = None, b: int = 0, h: int = 0
+    ) -> int:
+        """Count the queries that see at least one key."""
+        return int(self.queries_seeing(seqlen_q, seqlen_k, query_start, b, h).sum())

@@ -4,8 +4,11 @@ Knows no tensors and no implementation.
 """
 
 import math
-from collections.abc import Mapping
+import operator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 from .errors import UsageError, nearest
@@ -22,6 +25,9 @@ FEATURES = frozenset(
 )
 """Everything that ``Problem.needs`` can name, but for masks."""
 MODES = ("fwd", "bwd", "fwd_bwd", "decode")
+SIZES = ("batch", "num_heads", "num_kv_heads", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v")
+LARGEST = 2**32
+"""Of every length, count and width; nothing that runs comes near, and beyond it counts would not be exact."""
 
 
 def _frozen(value: Any) -> Any:
@@ -29,6 +35,34 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, Mapping):
         return tuple(sorted((key, _frozen(item)) for key, item in value.items()))
     return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def _whole(name: str, value: Any) -> int:
+    """Return a whole number as Python's own; numpy's are whole too, truth values and floats are not."""
+    try:
+        if type(value).__name__ in ("bool", "bool_"):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise UsageError(f"{name} must be a whole number, not {value!r}") from None
+    if abs(number) > LARGEST:
+        shown = str(number) if number.bit_length() < 200 else f"a number of {number.bit_length()} bits"
+        raise UsageError(f"{name} must be at most 2^32 = {LARGEST}, not {shown}")
+    return number
+
+
+def _whole_per_row(name: str, value: Any) -> tuple[int, ...]:
+    """Return one whole number per batch row."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        # Tensors and arrays become numbers of Python's own.
+        items = list(value.tolist() if hasattr(value, "tolist") else value)
+    except TypeError:
+        raise UsageError(
+            f"{name} must be a sequence of whole numbers, one per batch row, not {value!r}"
+        ) from None
+    return tuple(_whole(name, item) for item in items)
 
 
 def _per_row(value: int | tuple[int, ...] | None, default: int, batch: int) -> tuple[int, ...]:
@@ -72,6 +106,8 @@ class Problem:
     def __post_init__(self) -> None:
         """Fill in what follows from the rest and refuse what cannot be."""
         set_field = object.__setattr__
+        for name in SIZES:
+            set_field(self, name, _whole(name, getattr(self, name)))
         if self.seqlen_k == -1:
             set_field(self, "seqlen_k", self.seqlen_q)
         if self.num_kv_heads == -1:
@@ -81,10 +117,12 @@ class Problem:
         set_field(self, "mask", mask_from(self.mask))
         if isinstance(self.options, Mapping):
             set_field(self, "options", _frozen(self.options))
-        for name in ("key_lengths", "query_start"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, int):
-                set_field(self, name, tuple(int(item) for item in value))
+        if self.key_lengths is not None:
+            set_field(self, "key_lengths", _whole_per_row("key_lengths", self.key_lengths))
+        if self.query_start is not None:
+            one_for_all = not hasattr(self.query_start, "__len__")
+            read = _whole if one_for_all else _whole_per_row
+            set_field(self, "query_start", read("query_start", self.query_start))
         self._check()
 
     def _check(self) -> None:
@@ -107,6 +145,8 @@ class Problem:
             raise UsageError(
                 f"unknown mode {self.mode!r}{nearest(self.mode, MODES)}; there are {', '.join(MODES)}"
             )
+        if self.scale is not None and (isinstance(self.scale, bool) or not isinstance(self.scale, Real)):
+            raise UsageError(f"scale must be a finite number, not {self.scale!r}")
         if self.scale is not None and not math.isfinite(self.scale):
             raise UsageError(f"scale must be finite, not {self.scale}")
         if self.key_lengths is not None:
@@ -191,51 +231,59 @@ class Problem:
             found.add("lse")
         return frozenset(found)
 
-    def _heads(self) -> list[tuple[int, int, int]]:
-        """``(batch row, head, times it counts)``.
+    def _rows(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield ``(query start, key limit, batch row, head, times it counts)``.
 
-        One head a batch row for uniform masks, each head otherwise.
+        For uniform masks one head of each kind of batch row, for others each head.
         """
-        if self.mask.uniform:
-            return [(b, 0, self.num_heads) for b in range(self.batch)]
-        return [(b, h, 1) for b in range(self.batch) for h in range(self.num_heads)]
+        if not self.mask.uniform:
+            for b, (start, limit) in enumerate(zip(self.query_starts, self.key_limits, strict=True)):
+                for h in range(self.num_heads):
+                    yield start, limit, b, h, 1
+            return
+        for (start, limit), times in self._kinds_of_rows().items():
+            yield start, limit, 0, 0, times * self.num_heads
+
+    def _kinds_of_rows(self) -> Mapping[tuple[int, int], int]:
+        """Return how many batch rows have each query start and key limit."""
+        starts, limits = self.query_start, self.key_lengths
+        if isinstance(starts, tuple) or limits is not None:
+            return Counter(zip(self.query_starts, self.key_limits, strict=True))
+        start = self.seqlen_k - self.seqlen_q if starts is None else starts
+        return {(start, self.seqlen_k): self.batch}
 
     def pairs(self) -> int:
         """Count the visible (query, key) pairs over batch and query heads."""
-        starts, limits = self.query_starts, self.key_limits
         return sum(
-            times * self.mask.pairs(self.seqlen_q, limits[b], starts[b], b, h)
-            for b, h, times in self._heads()
+            times * self.mask.pairs(self.seqlen_q, limit, start, b, h)
+            for start, limit, b, h, times in self._rows()
         )
 
     def visited_tiles(self, block_q: int, block_k: int) -> int:
         """Count the tiles with a visible pair over batch and query heads."""
-        starts, limits = self.query_starts, self.key_limits
         return sum(
-            times * self.mask.tiles(block_q, block_k, self.seqlen_q, limits[b], starts[b], b, h).visited
-            for b, h, times in self._heads()
+            times * self.mask.tiles(block_q, block_k, self.seqlen_q, limit, start, b, h).visited
+            for start, limit, b, h, times in self._rows()
         )
 
     def keys_seen(self) -> int:
         """Count the (batch row, key/value head, key) slots that at least one query sees."""
-        starts, limits = self.query_starts, self.key_limits
+        if self.mask.uniform:
+            return self.num_kv_heads * sum(
+                times * self.mask.num_keys_seen(self.seqlen_q, limit, start)
+                for (start, limit), times in self._kinds_of_rows().items()
+            )
         total = 0
-        for b in range(self.batch):
-            if self.mask.uniform:
-                total += self.num_kv_heads * int(
-                    self.mask.keys_seen(self.seqlen_q, limits[b], starts[b], b, 0).sum()
-                )
-                continue
+        for b, (start, limit) in enumerate(zip(self.query_starts, self.key_limits, strict=True)):
             for g in range(self.num_kv_heads):
                 heads = range(g * self.group_size, (g + 1) * self.group_size)
-                seen = [self.mask.keys_seen(self.seqlen_q, limits[b], starts[b], b, h) for h in heads]
+                seen = [self.mask.keys_seen(self.seqlen_q, limit, start, b, h) for h in heads]
                 total += int(sum(seen[1:], start=seen[0].copy()).astype(bool).sum())
         return total
 
     def queries_seeing(self) -> int:
         """Count the (batch row, query head, query) rows that see at least one key."""
-        starts, limits = self.query_starts, self.key_limits
         return sum(
-            times * int(self.mask.queries_seeing(self.seqlen_q, limits[b], starts[b], b, h).sum())
-            for b, h, times in self._heads()
+            times * self.mask.num_queries_seeing(self.seqlen_q, limit, start, b, h)
+            for start, limit, b, h, times in self._rows()
         )

@@ -12,7 +12,7 @@ from attnbench.contract.implementation import Implementation
 from attnbench.contract.mixers import MixerConfig
 from attnbench.contract.problem import DTYPE_BYTES
 
-from .config import TransformerConfig
+from .config import TransformerConfig, unbuilt
 from .mixer import AttentionMixer, mixer_problem, require_support, rotary_positions
 from .presets import load_preset
 from .transformer import MixerFactory, Transformer, TransformerBlock
@@ -81,8 +81,8 @@ def build_block(
 def _config(preset_or_config: str | TransformerConfig, overrides: dict[str, Any]) -> TransformerConfig:
     config = load_preset(preset_or_config) if isinstance(preset_or_config, str) else preset_or_config
     config = config.replace(**overrides)
-    if config.architecture != "decoder-only":
-        raise UsageError(f"architecture: {config.architecture} cannot be built yet, only decoder-only can")
+    if reason := unbuilt(config.architecture):
+        raise UsageError(reason)
     return config
 
 

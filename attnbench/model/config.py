@@ -15,6 +15,9 @@ NormPosition = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu"]
 Position = Literal["sinusoidal", "learned", "rope", "none"]
 
+BUILT: tuple[Architecture, ...] = ("decoder-only",)
+"""Architectures that ``build_model`` builds; a config describes the others too."""
+
 _CHOICES = {
     "architecture": get_args(Architecture),
     "norm": get_args(Norm),
@@ -126,6 +129,13 @@ class TransformerConfig:
             raise UsageError(f"{unknown[0]}: no field of TransformerConfig{nearest(unknown[0], known)}")
         follow = {name: 0 for name, rule in self._derived().items() if getattr(self, name) == rule()}
         return dataclasses.replace(self, **(follow | changes))
+
+
+def unbuilt(architecture: str) -> str | None:
+    """Say why an architecture cannot be built; None where it can."""
+    if architecture in BUILT:
+        return None
+    return f"architecture: {architecture} cannot be built yet, only {', '.join(BUILT)} can"
 
 
 def _require_size(name: str, value: object, *, least: int) -> None:

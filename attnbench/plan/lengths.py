@@ -4,6 +4,8 @@ import re
 
 from attnbench.contract.errors import UsageError
 
+MOST_DIGITS = 40
+
 
 def parse_length(value: int | str) -> int:
     """Return the number of tokens that ``value`` stands for: ``"4k"`` is ``4 * 1024``.
@@ -16,4 +18,6 @@ def parse_length(value: int | str) -> int:
         raise UsageError(
             f"{value!r} is not a length; expected a whole number such as 4096, or '4k' (k = 1024)"
         )
+    if len(match[1]) > MOST_DIGITS:
+        raise UsageError(f"a length of {len(match[1])} digits is not one that anything can have")
     return int(match[1]) * (1024 if match[2] else 1)

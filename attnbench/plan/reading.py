@@ -32,6 +32,10 @@ def read_suite_text(text: str, source: str) -> SuiteFile:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{source}: not TOML: {error}") from None
     except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, UsageError):  # a table's own words about its values
+            _, _, path = str(error).partition(" - at ")
+            table = Place.of_path(path.strip("`")).key
+            raise usage_error(source, text, Place(table), str(error.__cause__)) from None
         raise _explained(str(error), text, source) from None
 
 

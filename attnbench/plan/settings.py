@@ -5,6 +5,8 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from attnbench.contract.errors import UsageError
+
 Metric = Literal["latency", "memory", "traffic", "flops", "agreement"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
@@ -36,3 +38,11 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     reference_rows: Annotated[
         int, Meta(ge=1, description="most query rows a head of the float64 reference, 1 or more")
     ] = 256
+
+    def __post_init__(self) -> None:
+        """Refuse with a ``UsageError`` to measure nothing, or one thing twice."""
+        if not self.metrics:
+            raise UsageError(f"metrics is an empty list; there are {', '.join(METRICS)}")
+        twice = sorted({name for name in self.metrics if self.metrics.count(name) > 1})
+        if twice:
+            raise UsageError(f"metrics names {', '.join(twice)} more than once")

@@ -295,6 +295,7 @@ def test_usage_errors_are_one_line_and_come_before_anything_runs(folder, capsys)
     before = sorted(path.name for path in folder.iterdir())
     expected = {
         ("drill.toml", "--isolate", "cases"): "unknown isolation 'cases' (did you mean 'case'?)",
+        ("",): "unknown suite ''",
         ("drill.toml", "--memory-limit", "8 gigs"): "'8 gigs' is not a number of bytes",
         ("drill.toml", "--device", "cuda:7"): "no device 'cuda:7'",
         ("drill.toml", "--implementation", "naiv"): "naiv",

@@ -33,6 +33,8 @@ def test_closed_forms_equal_enumeration(
     assert mask.tiles(block_q, block_k, *shape) == Mask.tiles(mask, block_q, block_k, *shape)
     np.testing.assert_array_equal(mask.keys_seen(*shape), Mask.keys_seen(mask, *shape))
     np.testing.assert_array_equal(mask.queries_seeing(*shape), Mask.queries_seeing(mask, *shape))
+    assert mask.num_keys_seen(*shape) == Mask.num_keys_seen(mask, *shape)
+    assert mask.num_queries_seeing(*shape) == Mask.num_queries_seeing(mask, *shape)
     for q_pos in range(-5, 45, 7):
         assert mask.row_intervals(q_pos, seqlen_k) == Mask.row_intervals(mask, q_pos, seqlen_k)
 
@@ -111,3 +113,9 @@ def test_different_masks_have_different_slugs() -> None:
 def test_mistakes_name_the_nearest(spec: str | dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         mask_from(spec)
+
+
+def test_tiles_are_counted_in_pieces_that_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = SlidingWindow(30).tiles(16, 8, 250, 250)
+    monkeypatch.setattr("attnbench.contract.bands.TILE_ROWS_AT_ONCE", 3)
+    assert SlidingWindow(30).tiles(16, 8, 250, 250) == whole

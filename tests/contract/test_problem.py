@@ -1,7 +1,9 @@
 """Problems: what they derive, what they need, and what they refuse."""
 
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from attnbench.contract.errors import UsageError
@@ -78,3 +80,46 @@ def test_what_cannot_be_is_a_value_error(changes: dict[str, Any], message: str) 
 def test_scale_zero_and_negative_are_used_as_given() -> None:
     assert Problem(seqlen_q=2, scale=0.0).softmax_scale == 0.0
     assert Problem(seqlen_q=2, scale=-2.0).softmax_scale == -2.0
+
+
+def test_counts_of_the_largest_problem_take_no_memory() -> None:
+    n = 2**32
+    problem = Problem(seqlen_q=n, batch=n, num_heads=n)
+    assert problem.pairs() == n * n * (n * (n + 1) // 2)
+    assert problem.keys_seen() == problem.queries_seeing() == n**3
+
+
+def test_equal_batch_rows_are_counted_once_and_multiplied() -> None:
+    lengths, starts = (5, 8, 5, 0), (1, -2, 1, 4)
+    ragged = Problem(seqlen_q=3, seqlen_k=8, batch=4, num_heads=2, key_lengths=lengths, query_start=starts)
+    rows = [
+        Problem(seqlen_q=3, seqlen_k=8, num_heads=2, key_lengths=(length,), query_start=start)
+        for length, start in zip(lengths, starts, strict=True)
+    ]
+    for count in (Problem.pairs, Problem.keys_seen, Problem.queries_seeing):
+        assert count(ragged) == sum(count(row) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seqlen_q": 10**30}, "seqlen_q must be at most 2^32 = 4294967296, not 1000"),
+        ({"batch": 2**33}, "batch must be at most"),
+        ({"query_start": -(10**20)}, "query_start must be at most"),
+        ({"seqlen_q": 8.0}, "seqlen_q must be a whole number, not 8.0"),
+        ({"head_dim": True}, "head_dim must be a whole number, not True"),
+        ({"key_lengths": 4}, "key_lengths must be a sequence of whole numbers, one per batch row, not 4"),
+        ({"key_lengths": [4.5]}, "key_lengths must be a whole number, not 4.5"),
+        ({"query_start": 1.5}, "query_start must be a whole number, not 1.5"),
+        ({"scale": "0.5"}, "scale must be a finite number, not '0.5'"),
+    ],
+)
+def test_numbers_that_are_none(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        Problem(**({"seqlen_q": 8} | changes))
+
+
+def test_numpy_s_whole_numbers_become_python_s() -> None:
+    problem = Problem(seqlen_q=np.int64(8), batch=2, key_lengths=np.array([3, 4]), query_start=np.int32(1))  # type: ignore[arg-type]
+    assert problem == Problem(seqlen_q=8, batch=2, key_lengths=(3, 4), query_start=1)
+    assert type(problem.seqlen_q) is int

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.contract.errors import UsageError
+from attnbench.plan.settings import MeasureSettings
 from attnbench.plan.suite import load_suite
 
 SWEEP = 'seqlen = 64\nimplementation = "naive"\n'
@@ -30,6 +31,33 @@ Write = Callable[[str], Path]
             4,
             "[measure]: metrics: expected quantities to measure, a list of latency, memory, traffic, flops, "
             "agreement; got 'latncy' (did you mean 'latency'?)",
+        ),
+        (
+            f"[measure]\nmetrics = []\n[[sweep]]\n{SWEEP}",
+            3,
+            "[measure]: metrics is an empty list; there are latency, memory",
+        ),
+        (
+            f'[measure]\nmetrics = ["flops", "flops"]\n[[sweep]]\n{SWEEP}',
+            3,
+            "[measure]: metrics names flops more than once",
+        ),
+        (
+            f'[[sweep]]\nlevel = "model"\npreset = "bert-base"\n{SWEEP}',
+            3,
+            "sweep 1: preset 'bert-base': architecture: encoder-only cannot be built yet",
+        ),
+        (
+            f'[[sweep]]\nlevel = "block"\npreset = "tiny"\narchitecture = "encoder-decoder"\n{SWEEP}',
+            3,
+            "sweep 1: preset 'tiny': architecture: encoder-decoder cannot be built yet",
+        ),
+        (f"[[sweep]]\nthreads = 1000000\n{SWEEP}", 3, "sweep 1: threads = 1000000: at most "),
+        (f"[[sweep]]\nbatch = 10000000000\n{SWEEP}", 3, "sweep 1: batch must be at most 2^32"),
+        (
+            f'[[sweep]]\nseqlen = "{10**50}k"\nimplementation = "naive"',
+            3,
+            "sweep 1: a length of 51 digits is not one",
         ),
         (f"[measure]\ncase_timeout_s = 0\n[[sweep]]\n{SWEEP}", 4, "case_timeout_s: expected seconds above 0"),
         (
@@ -252,3 +280,11 @@ def test_without_options_no_implementation_is_imported(write: Write) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"), [((), "empty"), (("flops", "flops"), "flops more than once")]
+)
+def test_settings_measure_something_and_nothing_twice(metrics, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        MeasureSettings(metrics=metrics)
