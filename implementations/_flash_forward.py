@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from triton.runtime import JITFunction
 
+from attnbench.contract.errors import UsageError
 from attnbench.contract.implementation import AttentionOutput
 from attnbench.contract.problem import Problem
 
@@ -40,7 +41,8 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, *, problem: Problem) -> Atten
     Source: FlashAttention-2, arXiv 2307.08691.
 
     Raises:
-        RuntimeError: gradients are asked for, or the tensors are on the CPU and triton does not interpret.
+        RuntimeError: gradients are asked for.
+        UsageError: the tensors are on the CPU and triton does not interpret.
     """
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise RuntimeError("the FlashAttention kernel has no backward pass; call it under torch.no_grad()")
@@ -67,7 +69,7 @@ def _launch(
     """Launch the kernel; ``tile`` is ``(block_q, block_k, num_warps, num_stages)``."""
     interpreted = not isinstance(flash_forward_kernel, JITFunction)
     if q.device.type == "cpu" and not interpreted:
-        raise RuntimeError(
+        raise UsageError(
             "on the CPU a Triton kernel needs the interpreter: set TRITON_INTERPRET=1 before importing triton"
         )
     batch, num_heads, seqlen_q, head_dim = q.shape

@@ -1,12 +1,13 @@
 """Attention in one call, for people at a prompt: tensors in, the problem built from their shapes."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from .discovery import get_implementation
 from .errors import UsageError
 from .implementation import AttentionOutput, Implementation, level_refusals
-from .masks import Causal, Mask, mask_from
+from .masks import Causal, Mask, mask_from, mask_types
 from .problem import Problem
 
 if TYPE_CHECKING:
@@ -14,7 +15,15 @@ if TYPE_CHECKING:
 
 
 def _check_tensors(q: "Tensor", k: "Tensor", v: "Tensor") -> None:
+    import torch
+
     for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, torch.Tensor):
+            kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
+            raise UsageError(
+                f"{name} must be a torch.Tensor [batch, heads, seqlen, head_dim], not {kind}; "
+                f"torch.as_tensor makes one of an array"
+            )
         if tensor.dim() != 4:
             raise UsageError(f"{name} must be [batch, heads, seqlen, head_dim], not {list(tensor.shape)}")
     if not q.shape[0] == k.shape[0] == v.shape[0]:
@@ -24,7 +33,23 @@ def _check_tensors(q: "Tensor", k: "Tensor", v: "Tensor") -> None:
     if q.shape[3] != k.shape[3]:
         raise UsageError(f"q has head_dim {q.shape[3]}, k has {k.shape[3]}")
     if not (q.dtype == k.dtype == v.dtype and q.device == k.device == v.device):
-        raise UsageError("q, k and v must have one dtype and one device")
+        found = ", ".join(
+            f"{name} {str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
+            for name, tensor in (("q", q), ("k", k), ("v", v))
+        )
+        raise UsageError(f"q, k and v must have one dtype and one device, not {found}")
+
+
+def _masks_to_pass(implementation: Implementation, mask: Mask) -> str:
+    """Return how to pass a mask that the implementation supports, where it lacks the one asked for."""
+    names = sorted(need.removeprefix("mask:") for need in implementation.supports if need.startswith("mask:"))
+    if not names or mask.name in names or "*" in names:
+        return ""
+    kind = mask_types().get(names[0])
+    required = [] if kind is None else [item.name for item in fields(kind) if item.default is MISSING]
+    table = ", ".join([f"'name': '{names[0]}'", *(f"'{name}': …" for name in required)])
+    example = f"{{{table}}}" if required else repr(names[0])
+    return f"; of masks it supports {', '.join(names)}: pass mask={example}"
 
 
 def attend(
@@ -61,13 +86,16 @@ def attend(
         None.
 
     Raises:
-        UsageError: shapes that do not fit, an unknown name, or a feature that the implementation does not
-            support.
+        UsageError: something of the wrong kind, shapes that do not fit, an unknown name, or a feature that
+            the implementation does not support.
     """
     _check_tensors(q, k, v)
-    chosen = (
-        implementation if isinstance(implementation, Implementation) else get_implementation(implementation)
-    )
+    if not isinstance(implementation, str | Implementation):
+        raise UsageError(
+            "implementation must be a name, './file.py', 'package.module:ATTRIBUTE' or an Implementation, "
+            f"not {implementation!r}"
+        )
+    chosen = get_implementation(implementation) if isinstance(implementation, str) else implementation
     inputs_need_gradients = any(tensor.requires_grad for tensor in (q, k, v))
     import torch
 
@@ -84,13 +112,11 @@ def attend(
         mask=Causal() if mask is None else mask_from(mask),
         scale=scale,
         mode="fwd_bwd" if inputs_need_gradients and torch.is_grad_enabled() else "fwd",
-        key_lengths=None if key_lengths is None else tuple(key_lengths),
-        query_start=query_start
-        if query_start is None or isinstance(query_start, int)
-        else tuple(query_start),
+        key_lengths=key_lengths,  # type: ignore[arg-type]  # any sequence: Problem makes a tuple of it
+        query_start=query_start,  # type: ignore[arg-type]
         options={**({"return_lse": True} if "lse" in chosen.supports else {}), **(options or {})},
     )
     reasons = level_refusals(chosen, problem, "attention")
     if reasons:
-        raise UsageError("; ".join(reasons))
+        raise UsageError("; ".join(reasons) + _masks_to_pass(chosen, problem.mask))
     return chosen.attention(q, k, v, problem=problem, params=params)

@@ -102,10 +102,15 @@ def mask_from(spec: "Mask | str | Mapping[str, Any]") -> Mask:
     """Make a mask from a mask, a name, or a table such as ``{"name": "sliding-window", "window_size": 256}``.
 
     Raises:
-        UsageError: unknown name or parameter, or a parameter missing.
+        UsageError: neither of these, unknown name or parameter, or a parameter missing.
     """
     if isinstance(spec, Mask):
         return spec
+    if not isinstance(spec, str | Mapping):
+        raise UsageError(
+            f"a mask is a Mask, a name, or a table such as {{'name': 'sliding-window', 'window_size': 256}}, "
+            f"not {type(spec).__name__}; masks are predicates over positions, none is held as a matrix"
+        )
     values = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = values.pop("name", None)
     kinds = mask_types()

@@ -15,6 +15,7 @@ import math
 import os
 import re
 import shlex
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -49,6 +50,13 @@ class Run:
     meta: dict[str, Any]
     records: list[Record]
     problems: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """The folder and how many cases ended how; records by the thousand help nobody at a prompt."""
+        counts: Counter[str] = Counter(record.status for record in self.records)
+        counts["missing"] = len(self.missing)
+        said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        return f"Run({str(self.path)!r}: {said or 'no cases'})"
 
     @property
     def planned(self) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -45,7 +46,11 @@ def test_gradients_flow() -> None:
         ((Q, K[:1], V), "q, k and v have batch sizes 2, 1 and 2"),
         ((Q, K, V[:, :, :5]), "differ in heads or length"),
         ((Q, K[..., :8], V), "q has head_dim 16, k has 8"),
-        ((Q, K.half(), V), "one dtype and one device"),
+        (
+            (Q, K.half(), V),
+            "one dtype and one device, not q float32 on cpu, k float16 on cpu, v float32 on cpu",
+        ),
+        ((Q.numpy(), K, V), "q must be a torch.Tensor .*, not numpy.ndarray; torch.as_tensor makes one"),
         ((Q[:, :3], K, V), "num_heads=3 is not divisible by num_kv_heads=2"),
     ],
 )
@@ -60,6 +65,17 @@ def test_shapes_that_do_not_fit(arguments: Any, message: str) -> None:
         ({"implementation": "naiv"}, "unknown implementation 'naiv' .did you mean 'naive'"),
         ({"mask": "causl"}, "unknown mask 'causl'"),
         ({"scale": float("inf")}, "scale must be finite"),
+        ({"scale": "half"}, "scale must be a finite number, not 'half'"),
+        ({"mask": torch.ones(6, 9, dtype=torch.bool)}, "a mask is a Mask, a name, or a table .*, not Tensor"),
+        ({"implementation": print}, "implementation must be a name"),
+        ({"key_lengths": 4}, "key_lengths must be a sequence of whole numbers, one per batch row, not 4"),
+        ({"key_lengths": [4.0, 2.0]}, "key_lengths must be a whole number, not 4.0"),
+        ({"query_start": 1.5}, "query_start must be a whole number, not 1.5"),
+        (
+            {"implementation": "sliding-window"},
+            "mask:causal; of masks it supports sliding-window: "
+            "pass mask={'name': 'sliding-window', 'window_size': …}",
+        ),
         ({"key_lengths": (10, 1)}, "within 0 and seqlen_k=9"),
         ({"implementation": "linear", "scale": 1.0}, "linear does not support scale"),
         ({"options": {"chunk_size": 4}}, "naive has no option 'chunk_size'"),
@@ -77,3 +93,10 @@ def test_a_core_without_a_backward_pass_says_so() -> None:
         assert attnbench.attend(
             Q.clone().requires_grad_(), K, V, implementation="triton-flash"
         ).out.shape == (2, 4, 6, 24)
+
+
+def test_lengths_may_be_numpy_s_or_torch_s() -> None:
+    expected = attnbench.attend(Q, K, V, key_lengths=[9, 4], query_start=[3, 0]).out
+    for one in (np.array, torch.tensor):
+        lengths, starts = one([9, 4]), one([3, 0])
+        assert torch.equal(attnbench.attend(Q, K, V, key_lengths=lengths, query_start=starts).out, expected)

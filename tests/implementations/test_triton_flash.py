@@ -439,10 +439,11 @@ def test_no_interpreted_result_is_ever_made_of_bfloat16():
 
 NOT_INTERPRETING = """
 import torch, attnbench
+from attnbench.contract.errors import UsageError
 x = torch.ones(1, 1, 4, 16)
 try:
     attnbench.attend(x, x, x, implementation="triton-flash")
-except RuntimeError as error:
+except UsageError as error:
     print(error)
 """
 WITHOUT_TRITON = """

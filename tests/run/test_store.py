@@ -57,6 +57,7 @@ def test_records_come_in_the_order_of_the_plan_and_the_latest_counts(tmp_path):
     })  # fmt: skip
     run = load_run(tmp_path)
     assert [one.case_id for one in run.records] == ["a", "c", "x"]
+    assert repr(run) == f"Run({str(tmp_path)!r}: 3 ok, 1 missing)"
     assert run.records[0] == later
     assert run.missing == ["b"]
 
