@@ -59,13 +59,16 @@ def _suites() -> list[Row]:
 def _presets() -> list[Row]:
     from dataclasses import asdict
 
+    from attnbench.model.config import unbuilt
     from attnbench.model.presets import load_preset, preset_names, preset_source
 
     rows = []
     for name in preset_names():
         config = load_preset(name)
         values = asdict(config) | {"mask": None if config.mask is None else config.mask.to_dict()}
-        rows.append({"name": name, **values, "layers": config.num_layers, "source": preset_source(name)})
+        status = "not yet" if unbuilt(config.architecture) else "usable"
+        source = preset_source(name)
+        rows.append({"name": name, "status": status, **values, "layers": config.num_layers, "source": source})
     return rows
 
 
@@ -113,7 +116,8 @@ TOPICS = {
     "implementations": Topic(_implementations, ("name", "semantics", "time", "memory", "summary")),
     "suites": Topic(_suites, ("name", "cases", "description")),
     "presets": Topic(
-        _presets, ("name", "architecture", "layers", "dim", "num_heads", "num_kv_heads", "source")
+        _presets,
+        ("name", "status", "architecture", "layers", "dim", "num_heads", "num_kv_heads", "source"),
     ),
     "devices": Topic(_devices, ("name", "device", "memory_bytes", "about")),
     "metrics": Topic(_metrics, ("name", "summary")),
