@@ -186,8 +186,9 @@ def _extras(case: Mapping[str, Any], seqlen_q: int, seqlen: int) -> str:
 
 
 def _pairs(values: Iterable[Any] | None) -> str:
+    """Return options in words; ``return_lse`` asks for one more output and makes no other implementation."""
     items = values.items() if isinstance(values, Mapping) else ()
-    return ", ".join(f"{clean_text(key)}={clean_text(value)}" for key, value in items)
+    return ", ".join(f"{clean_text(key)}={clean_text(value)}" for key, value in items if key != "return_lse")
 
 
 def _number(value: object) -> float | None:

@@ -3,18 +3,24 @@
 import textwrap
 from collections.abc import Sequence
 
-from attnbench.analysis.metrics import METRICS, Metric
+from attnbench.analysis.metrics import ERROR, METRICS, Metric
 from attnbench.analysis.report import Report, build_report
 from attnbench.analysis.series import Panel, Point, Series
 from attnbench.render.numbers import format_seqlen, format_value, plural
 from attnbench.render.words import accuracy_sentence, answers, constants_words, doubt_sentence, tally_words
 from attnbench.run.store import Run
 
-SHOWN = ("latency", "peak-memory")
+SHOWN = {"latency": "latency", "peak-memory": "memory"}
+"""Quantities with tables of their own, and what a suite calls them.
+
+A suite that asks for neither shows errors.
+"""
 SHORT_STATUS = {"unsupported": "unsup.", "incorrect": "wrong"}
 LEAST_LABEL_WIDTH = 20
 MOST_TABLES = 6
 """Tables of one quantity; the report has all."""
+MOST_NAMED = 3
+"""Kinds of cases without a value that are named one by one."""
 
 
 def render_summary(run: Run, width: int = 80) -> str:
@@ -23,13 +29,22 @@ def render_summary(run: Run, width: int = 80) -> str:
     lines = [f"{report.title}: {tally_words(report.summary)}"]
     if constants_words(report):
         lines.append(f"All cases: {constants_words(report)}")
+    asked = _asked(run)
+    shown = [key for key, name in SHOWN.items() if name in asked] or [ERROR.key]
     for metric in METRICS:
-        if metric.key in SHOWN:
+        if metric.key in shown:
             lines += _metric_lines(report, metric, width)
     lines += ["", *_closing(report)]
     return "\n".join(
         part for line in lines for part in (_wrapped(line, width) if len(line) > width else [line])
     )
+
+
+def _asked(run: Run) -> set[str]:
+    """Return the quantities that the run's suite asks for; all of them if the run does not say."""
+    measure = run.meta.get("measure")
+    metrics = measure.get("metrics") if isinstance(measure, dict) else None
+    return set(metrics) if isinstance(metrics, list) and metrics else set(SHOWN.values())
 
 
 def _metric_lines(report: Report, metric: Metric, width: int) -> list[str]:
@@ -39,7 +54,9 @@ def _metric_lines(report: Report, metric: Metric, width: int) -> list[str]:
         lines += ["", f"{metric.title}: {panel.title}", *_grid(panel, width)]
     if len(group.drawn) > MOST_TABLES:
         lines += ["", f"{metric.title}: {plural(len(group.drawn) - MOST_TABLES, 'more table')} in the report"]
-    if group.empty:
+    if len(group.empty) > MOST_NAMED:
+        lines += ["", f"{metric.title}: none for {len(group.empty)} kinds of cases"]
+    elif group.empty:
         lines += ["", f"{metric.title}: none for {'; '.join(panel.title for panel in group.empty)}"]
     return lines
 
