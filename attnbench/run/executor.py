@@ -25,7 +25,7 @@ from attnbench.plan.settings import MeasureSettings
 from attnbench.run.environments import server_environment
 from attnbench.run.forkserver import Ending, ForkServer, ServerError, Worker, WorkerEndedError
 from attnbench.run.launch import utc_now
-from attnbench.run.routing import INTERPRETED, NATIVE
+from attnbench.run.routing import INTERPRETED, NATIVE, source_not_loadable
 from attnbench.run.worker import Answer, Job, run_job
 
 MEASURE_TASK = "attnbench.measure.pipeline:measure_task"
@@ -129,14 +129,19 @@ class LocalExecutor:
 
     def sources(self, names: Iterable[str]) -> dict[str, str | None]:
         """The hash of each implementation's present source; None or nothing where it can't be told."""
-        job = Job(task=SOURCES_TASK, case=dict.fromkeys(names), settings={}, context={"threads": 1})
-        try:
-            worker = self._server(NATIVE).fork()
-            answer = worker.call(job, _ROUTE_TIMEOUT_S)
-            worker.close()
-        except (TimeoutError, WorkerEndedError, ServerError):
-            return {}
-        return answer.record or {}
+        found: dict[str, str | None] = {}
+        for name in names:
+            # A worker each: a file that ends the process that loads it must not hide what others became.
+            job = Job(task=SOURCES_TASK, case={name: None}, settings={}, context={"threads": 1})
+            try:
+                worker = self._server(NATIVE).fork()
+                found.update(worker.call(job, _ROUTE_TIMEOUT_S).record or {})
+                worker.close()
+            except (TimeoutError, WorkerEndedError):
+                found[name] = source_not_loadable(name)
+            except ServerError:
+                break
+        return found
 
     def submit(self, case: Case) -> Record:
         """Measure one case; see `Executor`."""

@@ -38,7 +38,12 @@ def _source(name: str) -> str | None:
     try:
         return source_hash(get_implementation(name))
     except Exception:
-        return NOT_LOADABLE if Path(name.partition("#")[0]).is_file() else None
+        return source_not_loadable(name)
+
+
+def source_not_loadable(name: str) -> str | None:
+    """What stands in place of the hash of an implementation that can't be loaded now."""
+    return NOT_LOADABLE if Path(name.partition("#")[0]).is_file() else None
 
 
 def _execution(plain: dict[str, Any]) -> str:

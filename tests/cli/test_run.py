@@ -161,7 +161,7 @@ def test_a_kernel_that_was_edited_is_measured_again(folder):
     resumed = attnbench("run", "--resume", "run")
     assert resumed.returncode == 1, resumed.stderr
     assert "1 result is of another source of ./mine.py: measured again" in resumed.stderr
-    assert "1 cases to measure, 2 have a result already" in resumed.stderr
+    assert "2 have a result already" in resumed.stderr
     records = by_name(load_run("run"))
     assert {name: record.status for name, record in records.items()} == {
         "naive 8": "ok",
@@ -171,6 +171,10 @@ def test_a_kernel_that_was_edited_is_measured_again(folder):
     unchanged = attnbench("run", "--resume", "run")
     assert "0 cases to measure, 3 have a result already" in unchanged.stderr
     assert "measured again" not in unchanged.stderr
+    Path("mine.py").write_text("import os; os._exit(3)", encoding="utf-8")
+    broken = attnbench("run", "--resume", "run")
+    assert "2 have a result already" in broken.stderr
+    assert by_name(load_run("run"))["./mine.py 8"].status == "crashed"
 
 
 def test_the_readme_s_command_with_somebody_s_file(folder):
