@@ -155,6 +155,7 @@ def _print(name: str, rows: list[Row]) -> None:
             return format_bytes(value)
         return ", ".join(value) if isinstance(value, list) else str(value)
 
-    shown = [{column: text(column, row.get(column)) for column in columns} for row in rows]
-    numbers = [column for column in columns if any(isinstance(row.get(column), int) for row in rows)]
-    print_table(shown, columns, right=numbers)
+    titles = {column: column.removeprefix("num_") for column in columns}
+    shown = [{titles[column]: text(column, row.get(column)) for column in columns} for row in rows]
+    numbers = [titles[column] for column in columns if any(isinstance(row.get(column), int) for row in rows)]
+    print_table(shown, list(titles.values()), right=numbers)

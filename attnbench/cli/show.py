@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .output import print_json, print_table
+from .output import fits, print_json, print_table
 
 if TYPE_CHECKING:
     from attnbench.plan.case import Case
     from attnbench.plan.suite import Suite
 
+ROW = ("implementation", "seqlen")
+"""What a row says itself where a table is split to fit the terminal."""
 Forecast = dict[str, Any]
 """Reasons in ``unsupported``; peak, FLOPs and bytes, or None and a reason in ``unavailable``."""
 
@@ -54,7 +56,9 @@ def _forecast(case: Case) -> Forecast:
     from attnbench.contract.discovery import get_implementation
     from attnbench.contract.errors import UsageError
     from attnbench.contract.implementation import level_refusals
-    from attnbench.measure.memory import predict_counts
+    from attnbench.measure.counting import count_call
+    from attnbench.measure.flops import NothingCountedError, executed_flops
+    from attnbench.measure.workload import build_workload
 
     figures = ("predicted_peak_bytes", "flops", "compulsory_bytes", "executed_flops", "operand_bytes")
     forecast: Forecast = {"unsupported": [], **dict.fromkeys(figures), "unavailable": {}}
@@ -70,15 +74,16 @@ def _forecast(case: Case) -> Forecast:
         cost = implementation.cost(problem)
         forecast |= {"flops": cost.flops, "compulsory_bytes": cost.compulsory_bytes}
     try:
-        counts = predict_counts(case)
+        workload = build_workload(case, fake=True)
+        counts = count_call(workload)
     except Exception as error:  # somebody's kernel may refuse fake tensors; the other figures stand
         forecast["unavailable"]["predicted_peak_bytes"] = f"{type(error).__name__}: {error}"
         return forecast
-    return forecast | {
-        "predicted_peak_bytes": counts.peak_bytes,
-        "executed_flops": counts.flops,
-        "operand_bytes": counts.operand_bytes,
-    }
+    try:
+        forecast["executed_flops"] = executed_flops(workload, counts)
+    except NothingCountedError as reason:
+        forecast["unavailable"]["executed_flops"] = str(reason)
+    return forecast | {"predicted_peak_bytes": counts.peak_bytes, "operand_bytes": counts.operand_bytes}
 
 
 def _plain(suite: Suite, forecasts: list[Forecast]) -> dict[str, Any]:
@@ -104,7 +109,7 @@ def _print(suite: Suite, forecasts: list[Forecast]) -> None:
         parts = case.id_parts()
         levels.setdefault(parts["level"], []).append((parts, forecast))
     notes: dict[str, int] = {}
-    typer.echo(f"{suite.name}: {suite.description}")
+    typer.echo(": ".join(filter(None, (suite.name, suite.description))))
     for rows in levels.values():
         typer.echo()
         _print_level(rows, notes)
@@ -113,7 +118,10 @@ def _print(suite: Suite, forecasts: list[Forecast]) -> None:
 
 
 def _print_level(rows: list[tuple[dict[str, str], Forecast]], notes: dict[str, int]) -> None:
-    """Print what the cases share, then a row per case of what differs; ``notes`` numbers the reasons."""
+    """Print what the cases share, then a row per case of what differs; ``notes`` numbers the reasons.
+
+    Where that is too wide, there is a table for each group that differs in implementation and length alone.
+    """
     from attnbench.render.numbers import ABSENT, format_bytes, plural
 
     figures = {
@@ -134,7 +142,8 @@ def _print_level(rows: list[tuple[dict[str, str], Forecast]], notes: dict[str, i
         row = {name: parts.get(name, "") for name in varying}
         for figure, (column, text_of) in figures.items():
             row[column] = ABSENT if forecast[figure] is None else text_of(forecast[figure])
-        reasons = dict.fromkeys([*forecast["unsupported"], *forecast["unavailable"].values()])
+        lacking = [reason for name, reason in forecast["unavailable"].items() if name in figures]
+        reasons = dict.fromkeys([*forecast["unsupported"], *lacking])
         row["note"] = " ".join(str(notes.setdefault(reason, len(notes) + 1)) for reason in reasons)
         shown.append(row)
     shared = ", ".join(text for name, text in rows[0][0].items() if name not in varying)
@@ -142,9 +151,17 @@ def _print_level(rows: list[tuple[dict[str, str], Forecast]], notes: dict[str, i
         fill(f"{plural(len(rows), 'case')}, {shared}", 80, subsequent_indent="  ", break_long_words=False)
     )
     columns = [column for column, _ in figures.values()]
-    print_table(
-        shown, [*varying, *columns, *(["note"] if any(row["note"] for row in shown) else [])], right=columns
-    )
+    noted = [*columns, *(["note"] if any(row["note"] for row in shown) else [])]
+    if fits(shown, [*varying, *noted], right=columns):
+        print_table(shown, [*varying, *noted], right=columns)
+        return
+    own = [name for name in varying if name in ROW]
+    groups: dict[str, list[dict[str, str]]] = {}
+    for row in shown:
+        groups.setdefault(" ".join(row[name] for name in varying if name not in own), []).append(row)
+    for title, members in groups.items():
+        typer.echo(f"\n{title}" if title else "")
+        print_table(members, [*own, *noted], right=columns)
 
 
 def _in_thousands(count: int) -> str:

@@ -14,7 +14,7 @@ from .workload import Workload
 
 
 class NothingCountedError(RuntimeError):
-    """The counter saw no matmul in a computation that has some: its 0 is no value."""
+    """What was counted is not what was performed: nothing was seen, or kernels that state no FLOPs ran."""
 
 
 def counted_flops(workload: Workload, counted: Counts) -> int:
@@ -26,6 +26,21 @@ def counted_flops(workload: Workload, counted: Counts) -> int:
     if counted.flops == 0 and workload.problem.pairs() > 0:
         raise NothingCountedError("no operator of this implementation has a FLOP formula")
     return counted.flops
+
+
+def executed_flops(workload: Workload, counted: Counts) -> int:
+    """Return the FLOPs of a call: those of its operators, and in closed form those of kernels of its own.
+
+    Raises:
+        NothingCountedError: neither the counter nor the implementation says.
+    """
+    if not workload.implementation.kernels_for(workload.problem):
+        return counted_flops(workload, counted)
+    stated = workload.implementation.cost(workload.problem).executed_flops
+    if stated is None:
+        raise NothingCountedError("the implementation states none for its kernels")
+    # No operator counter sees into a kernel.
+    return counted.flops + workload.num_layers * stated
 
 
 def measure_flops(workload: Workload, counted: Counts, unavailable: dict[str, str]) -> Flops:
@@ -40,14 +55,8 @@ def measure_flops(workload: Workload, counted: Counts, unavailable: dict[str, st
         section.exponentials = cost.exponentials
     else:
         unavailable["flops.useful"] = unavailable["flops.dense"] = "have closed forms for attention alone"
-    if not workload.implementation.kernels_for(workload.problem):
-        try:
-            section.executed = counted_flops(workload, counted)
-        except NothingCountedError as reason:
-            unavailable["flops.executed"] = str(reason)
-    elif cost.executed_flops is None:
-        unavailable["flops.executed"] = "the implementation states none for its kernels"
-    else:
-        # No operator counter sees into a kernel.
-        section.executed = counted.flops + workload.num_layers * cost.executed_flops
+    try:
+        section.executed = executed_flops(workload, counted)
+    except NothingCountedError as reason:
+        unavailable["flops.executed"] = str(reason)
     return section

@@ -85,3 +85,14 @@ def test_what_is_broken_is_listed_with_its_reason(tmp_path: Path) -> None:
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("entry point broken"))
     assert "can't be used here: ModuleNotFoundError: No module named 'broken_package'" in line
     assert "\nnaive" in done.stdout
+
+
+def test_a_terminal_breaks_no_identifier(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("TERM", "dumb"), ("FORCE_COLOR", "1"), ("COLUMNS", "80")):
+        monkeypatch.setenv(name, value)
+    lines = output_of(capsys, "presets").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("encoder-decoder" in line for line in lines)
+    assert "    arXiv 1706.03762, table 3" in lines

@@ -74,6 +74,26 @@ def test_models_have_counted_figures(capsys: pytest.CaptureFixture[str], suite: 
     assert model["operand_bytes"] > model["predicted_peak_bytes"] > 0
 
 
+def test_kernels_in_a_model_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    shared = ("quick", "--implementation", "sdpa", "--implementation", "triton-flash", "--seqlen", "1k")
+    models = [case for case in cases_of(capsys, *shared).values() if case["case"]["level"] == "model"]
+    flops = {case["case"]["implementation"]: case["executed_flops"] for case in models}
+    assert flops["triton-flash"] is not None
+    assert 0.5 < flops["triton-flash"] / flops["sdpa"] < 1.5
+
+
+def test_a_terminal_breaks_no_identifier(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("TERM", "dumb"), ("FORCE_COLOR", "1"), ("COLUMNS", "80")):
+        monkeypatch.setenv(name, value)
+    lines = output_of(capsys, "quick", "--seqlen", "4k").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "fwd window256 b1-h8-d64" in lines
+    assert any(line.split()[:2] == ["implementation", "peak"] for line in lines)
+    assert any(line.startswith("sliding-window ") for line in lines)
+
+
 def test_table_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     table = output_of(capsys, "quick", "--seqlen", "4k", "--implementation", "sliding-window")
     assert max(len(line) for line in table.splitlines()) <= 80
