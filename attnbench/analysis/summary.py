@@ -14,6 +14,9 @@ from attnbench.analysis.metrics import LATENCY, PEAK_MEMORY, Metric
 from attnbench.analysis.rows import CaseRow
 from attnbench.analysis.series import VALID, Facet, Point, Series, facets_of, series_of
 
+LEAST_STEP = 1.5
+"""Factor between two lengths from which on they tell how a quantity grows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
@@ -51,6 +54,8 @@ class LocalExponent:
     seqlen_from: int
     seqlen_to: int
     exponent: float
+    doubts: tuple[str, ...]
+    """Verdicts that speak against either value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +113,7 @@ class Summary:
 def summarize(rows: Sequence[CaseRow]) -> Summary:
     """Return the first findings."""
     facets = facets_of(rows)
+    timed = [row for row in rows if row.latency_ms is not None]
     return Summary(
         tally=dict(Counter(row.status for row in rows)),
         latency=tuple(_rankings(facets, LATENCY)),
@@ -116,8 +122,8 @@ def summarize(rows: Sequence[CaseRow]) -> Summary:
         failures=tuple(_failures(facets)),
         absences=tuple(_absences(rows)),
         accuracy=_accuracy(rows),
-        doubts=dict(Counter(word for row in rows for word in row.latency_verdict if word != VALID)),
-        timed=sum(row.latency_ms is not None for row in rows),
+        doubts=dict(Counter(word for row in timed for word in row.latency_verdict if word != VALID)),
+        timed=len(timed),
         other_functions=tuple(
             sorted({row.implementation for row in rows if row.softmax_distance is not None})
         ),
@@ -160,18 +166,18 @@ def rank(series: Sequence[Series], metric: Metric, facet: Facet) -> Ranking | No
 
 
 def local_exponent(points: Sequence[Point]) -> tuple[int, int, float] | None:
-    """Return ``(n1, n2, log(y2 / y1) / log(n2 / n1))`` of the last two points; None if there are not two
-    positive ones.
+    """Return ``(n1, n2, log(y2 / y1) / log(n2 / n1))`` of the last two points with a value.
+
+    None if there are not two positive ones, if their lengths differ by less than `LEAST_STEP`, or if their
+    95 % intervals overlap: then the slope says more of the noise than of the growth.
     """
-    positive = [
-        (point.seqlen, point.value)
-        for point in points
-        if point.value and point.value > 0 and point.seqlen > 0
-    ]
-    if len(positive) < 2:
+    first, last = points[-2:] if len(points) > 1 else (None, None)
+    if first is None or last is None or not first.value or not last.value:
         return None
-    (n1, y1), (n2, y2) = positive[-2:]
-    return (n1, n2, math.log(y2 / y1) / math.log(n2 / n1)) if n2 > n1 else None
+    n1, n2 = first.seqlen, last.seqlen
+    if n1 < 1 or n2 < LEAST_STEP * n1 or _overlap(first, last):
+        return None
+    return n1, n2, math.log(last.value / first.value) / math.log(n2 / n1)
 
 
 def _rankings(facets: dict[Facet, list[CaseRow]], metric: Metric) -> Iterable[Ranking]:
@@ -193,6 +199,7 @@ def _growth(facets: dict[Facet, list[CaseRow]], metric: Metric) -> Iterable[Loca
                     seqlen_from=secant[0],
                     seqlen_to=secant[1],
                     exponent=secant[2],
+                    doubts=tuple(sorted({word for point in series.measured[-2:] for word in point.doubts})),
                 )
 
 
@@ -228,14 +235,18 @@ def _absences(rows: Iterable[CaseRow]) -> list[Absence]:
 def _accuracy(rows: Sequence[CaseRow]) -> Accuracy:
     used = [row for row in rows if row.is_ok and row.budget_used is not None]
     return Accuracy(
-        checked=sum(row.max_abs_error is not None for row in rows),
+        # An output that is not finite is outside its budget without an error that is a number.
+        checked=sum(row.max_abs_error is not None or row.status == "incorrect" for row in rows),
         incorrect=sum(row.status == "incorrect" for row in rows),
         closest=max(used, key=lambda row: row.budget_used or 0.0, default=None),
     )
 
 
-def _overlap(best: Point, other: Point) -> bool:
-    return best.high is not None and other.low is not None and other.low <= best.high
+def _overlap(one: Point, other: Point) -> bool:
+    """Whether the 95 % intervals share a value; not if either has none."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return False
+    return one.low <= other.high and other.low <= one.high
 
 
 def _ratio(value: float, best: float) -> float:

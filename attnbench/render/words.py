@@ -101,7 +101,7 @@ def speed_sentence(ranking: Ranking) -> str:
         text = f"{_and(ranking.tied)} are fastest {where} ({least}, their 95 % intervals overlap)"
     else:
         text = f"{_and(ranking.tied)} can't be told apart {where} ({least}, their 95 % intervals overlap)"
-    doubt = f" (take with care: {', '.join(map(spaced, ranking.doubts))})" if ranking.doubts else ""
+    doubt = _with_care(ranking.doubts)
     return text + (f": {_and(rest)}" if rest else "") + doubt + _without("latency", ranking.missing) + "."
 
 
@@ -133,6 +133,7 @@ def growth_words(growth: Iterable[LocalExponent]) -> list[str]:
         + ", ".join(
             f"{one.label} n^{one.exponent:.2f}" for one in sorted(members, key=lambda one: one.exponent)
         )
+        + _with_care(sorted({word for one in members for word in one.doubts}))
         for (title, start, end), members in groups.items()
     ]
 
@@ -205,6 +206,10 @@ def other_function_sentence(summary: Summary) -> str:
 def spaced(word: str) -> str:
     """Return a verdict as people say it: ``few samples``."""
     return word.replace("_", " ")
+
+
+def _with_care(doubts: Sequence[str]) -> str:
+    return f" (take with care: {', '.join(map(spaced, doubts))})" if doubts else ""
 
 
 def _without(what: str, labels: Sequence[str]) -> str:

@@ -79,6 +79,29 @@ def test_the_common_length_is_where_most_have_a_value():
     assert common_length([]) is None
 
 
+@pytest.mark.parametrize(
+    ("seqlens", "latencies", "noise"),
+    [((256, 383), (1.0, 9.0), 0.05), ((256, 512), (1.0, 1.1), 0.1)],
+)
+def test_lengths_too_close_and_overlapping_intervals_have_no_exponent(seqlens, latencies, noise):
+    records = [
+        make_record("a", n, latency_ms=value, noise=noise)
+        for n, value in zip(seqlens, latencies, strict=True)
+    ]
+    assert summary(*records).growth == ()
+
+
+def test_what_is_counted_together_adds_up():
+    """An output that is not finite has no error; a latency that was withdrawn leaves no doubt behind."""
+    wrong = make_record("a", status="incorrect", reason="not finite")
+    unsaid = make_record("c", latency_ms=1.0, verdict=("shared",))
+    assert unsaid.latency is not None
+    unsaid.latency.median_ms = None
+    found = summary(wrong, unsaid, make_record("b", error=1e-6, latency_ms=1.0))
+    assert (found.accuracy.checked, found.accuracy.incorrect) == (2, 1)
+    assert (found.timed, found.doubts) == (1, {})
+
+
 def test_failures_are_grouped_by_status_with_their_lengths_and_prediction():
     records = [make_record("naive", 256, peak_bytes=1)]
     records += [

@@ -64,6 +64,14 @@ def test_growth_and_failures():
     ]
 
 
+def test_growth_of_doubtful_latencies_is_to_be_taken_with_care():
+    records = [
+        make_record("a", 256, latency_ms=1.0, verdict=("shared",)),
+        make_record("a", 512, latency_ms=4.0),
+    ]
+    assert "Growth: latency, 256 to 512: a n^2.00 (take with care: shared)" in said(*records)
+
+
 def test_totals():
     records = [make_record("a", error=2e-6, latency_ms=1.0, verdict=("noisy",))]
     records.append(make_record("b", status="incorrect", reason="wrong", error=1.0))
