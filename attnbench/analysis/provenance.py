@@ -37,8 +37,8 @@ class RunFacts:
     """Everything else that ``run.json`` says, as ``(dotted name, value)``."""
     problems: tuple[str, ...]
     """What could not be read."""
-    missing: int
-    """Planned cases without a record."""
+    missing: tuple[str, ...]
+    """Ids of planned cases without a record."""
 
 
 def run_facts(label: str, run: Run) -> RunFacts:
@@ -59,7 +59,7 @@ def run_facts(label: str, run: Run) -> RunFacts:
         status=clean_text(meta.get("status")),
         facts=tuple(_flat(meta))[:MOST_FACTS],
         problems=tuple(clean_text(problem) for problem in run.problems),
-        missing=len(run.missing),
+        missing=tuple(map(clean_text, run.missing)),
     )
 
 

@@ -258,7 +258,7 @@ def _point(row: CaseRow, metric: Metric) -> Point:
 
 
 def _facet(row: CaseRow) -> Facet:
-    heads = f"{row.num_heads} heads" if row.num_heads else ""
+    heads = f"{row.num_heads} head{'' if row.num_heads == 1 else 's'}" if row.num_heads else ""
     if row.num_kv_heads != row.num_heads:
         heads += f" on {row.num_kv_heads}"
     width = f" × {row.head_dim}" if row.head_dim else ""

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 from rich.text import Text
 
+from attnbench.render.numbers import format_ms, plural, with_units
 from attnbench.run.runner import Observer, work_of
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ class ProgressOnStderr(Observer):
     def started(self, path: Path, todo: Sequence[Case], done: int) -> None:
         """Say where the run lies."""
         self._works = [work_of(case) for case in todo]
-        kept = f", {done} have a result already" if done else ""
-        self._print(f"{len(todo)} cases to measure{kept}; run {path}")
+        kept = f", {done} {'has' if done == 1 else 'have'} a result already" if done else ""
+        self._print(f"{plural(len(todo), 'case')} to measure{kept}; run {path}")
         self._bar.update(self._task, total=len(todo), description="worker processes start")
         if self._console.is_terminal:
             self._bar.start()
@@ -77,8 +78,8 @@ class ProgressOnStderr(Observer):
         left = seconds_left(self._works, self._seconds)
         self._bar.update(self._task, advance=1, left=f"{timedelta(seconds=round(left))} left")
         latency = record.latency.median_ms if record.latency is not None else None
-        said = f" {latency:.3g} ms" if latency is not None else ""
-        reason = f": {record.reason}" if record.reason else ""
+        said = f" {format_ms(latency)}" if latency is not None else ""
+        reason = f": {with_units(record.reason)}" if record.reason else ""
         if not self._console.is_terminal or record.status not in ("ok", "unsupported"):
             number = f"[{len(self._seconds)}/{len(self._works)}]"
             self._print(f"{number} {record.case_id} {record.status}{said}{reason}")

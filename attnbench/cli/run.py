@@ -145,7 +145,9 @@ def _print_cases(cases: list[dict[str, Any]], json: bool) -> None:
         return
     for case in cases:
         typer.echo(case["case_id"])
-    typer.echo(f"{len(cases)} cases; nothing was run", err=True)
+    from attnbench.render.numbers import plural
+
+    typer.echo(f"{plural(len(cases), 'case')}; nothing was run", err=True)
 
 
 def _print_summary(done: Any) -> None:

@@ -83,7 +83,7 @@ def measure_case(
     predicted = _predict(case, record)
     if predicted is not None and memory_limit_bytes is not None and predicted.peak_bytes > memory_limit_bytes:
         record.memory = Memory(predicted_peak_bytes=predicted.peak_bytes, backend="tensor-lifetimes")
-        words = f"predicted to need {predicted.peak_bytes} bytes, {memory_limit_bytes} may be used"
+        words = f"predicted to need {predicted.peak_bytes} bytes, {memory_limit_bytes} bytes may be used"
         return _ended(record, "oom", words)
     # Float32 products are float32's own everywhere; a kernel that wants TF32 has to say so itself.
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -71,7 +71,7 @@ def html_report(report: Report) -> str:
         overview=overview(report),
         problems=problems(report),
         answers=every_answer[:MOST_ANSWERS],
-        growth_note=GROWTH_NOTE,
+        growth_note=GROWTH_NOTE if report.summary.growth else "",
         plots=[_plot(group, book) for group in report.metrics if group.drawn or group.empty],
         constants=constants_words(report),
         table=case_table(report),

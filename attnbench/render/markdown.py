@@ -31,19 +31,13 @@ def markdown_report(report: Report, plots: Sequence[tuple[str, str]] = ()) -> st
     for answer in answers(report):
         parts += ["", f"**{escape_markdown(answer.title)}**", ""]
         parts += [f"- {subject}: {escape_markdown(text)}" for subject, text in answer.lines]
-    parts += ["", GROWTH_NOTE]
+    if report.summary.growth:
+        parts += ["", GROWTH_NOTE]
     for title, path in plots:
         parts += ["", f"![{escape_markdown(title)}]({path})"]
-    parts += [
-        "",
-        "## All cases",
-        "",
-        *_table(report),
-        "",
-        "## What is missing, and why",
-        "",
-        *_missing(report),
-    ]
+    if report.rows:
+        parts += ["", "## All cases", "", *_table(report)]
+    parts += ["", "## What is missing, and why", "", *_missing(report)]
     return "\n".join(parts) + "\n"
 
 

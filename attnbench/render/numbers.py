@@ -2,9 +2,12 @@
 zero.
 """
 
+import re
+
 from attnbench.analysis.metrics import Unit
 
 ABSENT = "–"
+LARGE_BYTES = re.compile(r"\b(\d{5,}) bytes\b")
 BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -31,6 +34,11 @@ def format_bytes(value: float) -> str:
     while size >= 1024 and unit < len(BINARY_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size:.0f} B" if unit == 0 else f"{three_digits(size)} {BINARY_UNITS[unit]}"
+
+
+def with_units(text: str) -> str:
+    """Return a sentence in which large byte counts also have a unit: ``2147483648 bytes (2.00 GiB)``."""
+    return LARGE_BYTES.sub(lambda match: f"{match[0]} ({format_bytes(int(match[1]))})", text)
 
 
 def format_number(value: float) -> str:

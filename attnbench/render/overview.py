@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attnbench.analysis.provenance import RunFacts
 from attnbench.analysis.report import Report
-from attnbench.render.numbers import plural
+from attnbench.render.numbers import plural, with_units
 from attnbench.render.words import accuracy_sentence, doubt_sentence, other_function_sentence
 
 SAMPLES_FILE = "samples.jsonl"
@@ -34,7 +34,8 @@ def run_lines(run: RunFacts) -> list[tuple[str, str]]:
 def overview(report: Report) -> list[str]:
     """Return the sentences that hold for the report as a whole."""
     if not report.rows:
-        return ["There is no case in this run: nothing to show."]
+        planned = any(run.missing for run in report.runs)
+        return [] if planned else ["There is no case in this run: nothing to show."]
     summary = report.summary
     return [
         text
@@ -47,7 +48,7 @@ def problems(report: Report) -> list[str]:
     """Return what could not be read, and what was planned but has no record."""
     unread = [f"{run.label}: {problem}" for run in report.runs for problem in run.problems]
     missing = [
-        f"{run.label}: {plural(run.missing, 'planned case')} without a record"
+        f"{run.label}: {plural(len(run.missing), 'planned case')} without a record"
         for run in report.runs
         if run.missing
     ]
@@ -55,14 +56,21 @@ def problems(report: Report) -> list[str]:
 
 
 def failure_groups(report: Report) -> list[FailureGroup]:
-    """Return failures by status and reason, most frequent first."""
+    """Return failures by status and reason, most frequent first, and the planned cases of each run that did
+    not run.
+    """
     groups: dict[tuple[str, str], list[str]] = {}
     for row in report.rows:
         if not row.is_ok:
-            groups.setdefault((row.status, row.reason), []).append(row.implementation)
+            groups.setdefault((row.status, with_units(row.reason)), []).append(row.implementation)
     found = [
         FailureGroup(status, reason, ", ".join(dict.fromkeys(who)), len(who))
         for (status, reason), who in groups.items()
+    ]
+    found += [
+        FailureGroup("not run", "planned, but without a record", ", ".join(run.missing), len(run.missing))
+        for run in report.runs
+        if run.missing
     ]
     return sorted(found, key=lambda group: -group.count)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from attnbench.analysis.report import Report
 from attnbench.analysis.rows import CaseRow
 from attnbench.analysis.series import VALID
-from attnbench.render.numbers import ABSENT, format_percent, format_seqlen, format_value
+from attnbench.render.numbers import ABSENT, format_percent, format_seqlen, format_value, with_units
 from attnbench.render.words import spaced
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -58,7 +58,7 @@ def case_table(report: Report) -> Table:
         [
             [column.text(row) for column in columns]
             if row.is_ok
-            else [*(column.text(row) for column in circumstances), row.reason]
+            else [*(column.text(row) for column in circumstances), with_units(row.reason)]
             for row in report.rows
         ],
     )

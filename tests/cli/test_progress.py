@@ -1,8 +1,12 @@
 """How long a run still takes, from how long it took so far."""
 
+from pathlib import Path
+
 import pytest
 
-from attnbench.cli.progress import seconds_left
+from attnbench.cli.progress import ProgressOnStderr, seconds_left
+from attnbench.plan.case import Case
+from tests.analysis.synthetic import make_record
 
 
 def test_a_case_costs_a_fixed_time_and_one_that_grows():
@@ -22,6 +26,17 @@ def test_a_case_costs_a_fixed_time_and_one_that_grows():
 def test_without_a_sensible_line_the_rest_is_like_the_mean(works, seconds):
     mean = sum(seconds) / len(seconds)
     assert seconds_left(works, seconds) == pytest.approx(mean * (len(works) - len(seconds)))
+
+
+def test_a_line_says_latency_and_bytes_as_tables_do(capsys):
+    progress = ProgressOnStderr()
+    progress.started(Path("run"), [Case(implementation="naive", seqlen_q=64)] * 2, 1)
+    progress.case_finished(make_record("naive", latency_ms=2710.0))
+    progress.case_finished(make_record("naive", status="oom", reason="predicted to need 2147483648 bytes"))
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "2 cases to measure, 1 has a result already; run run"
+    assert lines[0].endswith(" ok 2.71 s")
+    assert lines[1].endswith(" oom: predicted to need 2147483648 bytes (2.00 GiB)")
 
 
 def test_nothing_is_left_at_the_end():

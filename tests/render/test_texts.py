@@ -66,6 +66,17 @@ def test_the_short_form_has_answer_pictures_table_and_reasons():
     assert "- oom, 1 case of naive: predicted peak 1.61 GiB is over the limit of 1 GiB" in text
 
 
+def test_a_run_without_records_says_what_did_not_run():
+    run = make_run([], cases={"a": {}, "b": {}})
+    assert run.missing == ["a", "b"]
+    text = markdown_report(build_report([run]))
+    assert "2 planned cases without a record" in text
+    assert "- not run, 2 cases of a, b: planned, but without a record" in text
+    assert "Nothing." not in text
+    assert "## All cases" not in text
+    assert "Growth" not in text
+
+
 def test_markdown_shows_hostile_text_as_it_is():
     hostile = "<img src=x> | `a` [link](javascript:x) *b* _c_ fwd_bwd\nnext # line"
     escaped = escape_markdown(hostile)
