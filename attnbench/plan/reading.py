@@ -12,6 +12,7 @@ from .keys import CaseKeys, SuiteFile
 from .places import Place
 from .settings import MeasureSettings
 
+LONGEST_VALUE = 80
 TABLES: dict[str, type[msgspec.Struct]] = {
     "": SuiteFile,
     "defaults": CaseKeys,
@@ -28,7 +29,8 @@ def read_suite_text(text: str, source: str) -> SuiteFile:
             what was expected and the nearest valid name.
     """
     try:
-        return msgspec.convert(tomllib.loads(text), SuiteFile)
+        tables = tomllib.loads(text)
+        return msgspec.convert(tables, SuiteFile)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{source}: not TOML: {error}") from None
     except msgspec.ValidationError as error:
@@ -36,7 +38,7 @@ def read_suite_text(text: str, source: str) -> SuiteFile:
             _, _, path = str(error).partition(" - at ")
             table = Place.of_path(path.strip("`")).key
             raise usage_error(source, text, Place(table), str(error.__cause__)) from None
-        raise _explained(str(error), text, source) from None
+        raise _explained(str(error), tables, text, source) from None
 
 
 def usage_error(source: str, text: str, place: Place, message: str) -> UsageError:
@@ -44,7 +46,7 @@ def usage_error(source: str, text: str, place: Place, message: str) -> UsageErro
     return UsageError(f"{source}:{place.line(text)}: {place}: {message}")
 
 
-def _explained(message: str, text: str, source: str) -> UsageError:
+def _explained(message: str, tables: dict[str, Any], text: str, source: str) -> UsageError:
     """Translate msgspec's message."""
     message, _, path = message.partition(" - at ")
     path = path.strip("`") or "$"
@@ -61,8 +63,20 @@ def _explained(message: str, text: str, source: str) -> UsageError:
         words = re.findall(r"[\w-]+", _expected(table, place.key))
         got = f"{wrong[1]!r}{nearest(wrong[1], words)}"
     else:
-        got = message[:1].lower() + message[1:]
+        got = _shortened(repr(_value(tables, place)))
     return usage_error(source, text, place, f"{place.key}: expected {_expected(table, place.key)}; got {got}")
+
+
+def _value(tables: dict[str, Any], place: Place) -> Any:
+    """Return what the file says at a place."""
+    table = tables.get(place.table, {}) if place.table else tables
+    if isinstance(table, list):
+        table = table[place.index] if place.index < len(table) else {}
+    return table.get(place.key) if isinstance(table, dict) and place.key else table
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + " …"
 
 
 def _expected(table: type[msgspec.Struct], key: str) -> str:

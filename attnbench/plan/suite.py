@@ -115,7 +115,7 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
     file = Path(name) if is_path else _folder().joinpath(f"{name}.toml")
     source = name if is_path else f"{name}.toml"
     try:
-        return source, file.read_text(encoding="utf-8")
+        return source, file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(f"{source}: not UTF-8 text") from None
     except OSError as error:

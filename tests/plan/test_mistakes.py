@@ -59,14 +59,18 @@ Write = Callable[[str], Path]
             3,
             "sweep 1: a length of 51 digits is not one",
         ),
-        (f"[measure]\ncase_timeout_s = 0\n[[sweep]]\n{SWEEP}", 4, "case_timeout_s: expected seconds above 0"),
+        (
+            f"[measure]\ncase_timeout_s = 0\n[[sweep]]\n{SWEEP}",
+            4,
+            "case_timeout_s: expected seconds above 0 that a case may take; got 0",
+        ),
         (
             f'[defaults]\nmode = ["fwd", "fwd-bwd"]\n[[sweep]]\n{SWEEP}',
             4,
             "[defaults]: mode: expected fwd, bwd, fwd_bwd or decode; got 'fwd-bwd' (did you mean 'fwd_bwd'?)",
         ),
         (f'[[sweep]]\nhead_dim = "64"\n{SWEEP}', 4, "sweep 1: head_dim: expected a whole number, or a list"),
-        (f"[[sweep]]\nhead_dim = -64\n{SWEEP}", 4, "head_dim: expected a whole number"),
+        (f"[[sweep]]\nhead_dim = -64\n{SWEEP}", 4, "or a list of them; got -64"),
         (
             '[[sweep]]\nseqlen = 1.5\nimplementation = "naive"',
             4,
@@ -202,6 +206,12 @@ def test_mistakes_on_the_command_line(write: Write, overrides: dict[str, str], m
     with pytest.raises(UsageError) as caught:
         load_suite(write(f"[[sweep]]\n{SWEEP}"), **overrides)  # type: ignore[arg-type]
     assert str(caught.value).startswith(message)
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "marked.toml"
+    path.write_text(f'name = "marked"\n[[sweep]]\n{SWEEP}', encoding="utf-8-sig")
+    assert load_suite(path).name == "marked"
 
 
 def test_suites_are_utf8_whatever_the_locale(tmp_path: Path) -> None:
