@@ -47,11 +47,15 @@ def visible_matrix(
     """
     p = problem
     heads = 1 if p.mask.uniform else p.num_heads
-    same_rows = p.mask.uniform and len(set(p.query_starts)) <= 1 and len(set(p.key_limits)) <= 1
+    kinds = p.kinds_of_rows()
+    same_rows = p.mask.uniform and len(kinds) <= 1
     batch = min(p.batch, 1) if same_rows else p.batch
+    positions = list(kinds)[:batch] if same_rows else list(zip(p.query_starts, p.key_limits, strict=True))
     index = torch.arange(p.seqlen_q, device=device) if rows is None else rows.to(device)
-    start = torch.tensor(p.query_starts[:batch], device=device, dtype=torch.int64).view(-1, 1, 1, 1)
-    limit = torch.tensor(p.key_limits[:batch], device=device, dtype=torch.int64).view(-1, 1, 1, 1)
+    start = torch.tensor([first for first, _ in positions], device=device, dtype=torch.int64).view(
+        -1, 1, 1, 1
+    )
+    limit = torch.tensor([last for _, last in positions], device=device, dtype=torch.int64).view(-1, 1, 1, 1)
     b = torch.arange(batch, device=device).view(-1, 1, 1, 1)
     h = torch.arange(heads, device=device).view(1, -1, 1, 1)
     k_pos = torch.arange(p.seqlen_k, device=device)[keys].view(1, 1, 1, -1)

@@ -241,10 +241,10 @@ class Problem:
                 for h in range(self.num_heads):
                     yield start, limit, b, h, 1
             return
-        for (start, limit), times in self._kinds_of_rows().items():
+        for (start, limit), times in self.kinds_of_rows().items():
             yield start, limit, 0, 0, times * self.num_heads
 
-    def _kinds_of_rows(self) -> Mapping[tuple[int, int], int]:
+    def kinds_of_rows(self) -> Mapping[tuple[int, int], int]:
         """Return how many batch rows have each query start and key limit."""
         starts, limits = self.query_start, self.key_lengths
         if isinstance(starts, tuple) or limits is not None:
@@ -271,7 +271,7 @@ class Problem:
         if self.mask.uniform:
             return self.num_kv_heads * sum(
                 times * self.mask.num_keys_seen(self.seqlen_q, limit, start)
-                for (start, limit), times in self._kinds_of_rows().items()
+                for (start, limit), times in self.kinds_of_rows().items()
             )
         total = 0
         for b, (start, limit) in enumerate(zip(self.query_starts, self.key_limits, strict=True)):
