@@ -6,7 +6,7 @@ FlexAttention's ``mask_mod``). Keys stand at 0…Sk-1; query i of a batch row st
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar
@@ -118,13 +118,19 @@ def mask_from(spec: "Mask | str | Mapping[str, Any]") -> Mask:
         raise UsageError(
             f"unknown mask {name!r}{nearest(str(name), kinds)}; there are {', '.join(sorted(kinds))}"
         )
-    known = [field.name for field in fields(kinds[name])]
+    parameters = fields(kinds[name])
+    known = [field.name for field in parameters]
     for key in values:
         if key not in known:
             wanted = ", ".join(known) or "no parameters"
             raise UsageError(
                 f"mask {name!r} has no parameter {key!r}{nearest(key, known)}; it takes {wanted}"
             )
+    required = [one for one in parameters if one.default is MISSING and one.default_factory is MISSING]
+    lacking = [one.name for one in required if one.name not in values]
+    if lacking:
+        example = ", ".join(f"{one.name} = {256 if one.type in (int, 'int') else '…'}" for one in required)
+        raise UsageError(f'mask {name!r} needs {", ".join(lacking)}, as {{ name = "{name}", {example} }}')
     try:
         return kinds[name](**values)
     except TypeError as error:

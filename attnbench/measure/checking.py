@@ -106,7 +106,7 @@ def prepare_check(
     if workload.level != "attention":
         needed = reference_bytes(workload)
         if memory_limit_bytes is not None and needed > memory_limit_bytes:
-            return f"the float64 twin needs about {needed} bytes, {memory_limit_bytes} may be used"
+            return f"the float64 twin needs about {needed} bytes, {memory_limit_bytes} bytes may be used"
     grade_it = _attention_check if workload.level == "attention" else _module_check
     given = {name: tensor.detach().clone() for name, tensor in workload.inputs.items()}
     return Check(grade_it(workload, settings, rows, folder), given)

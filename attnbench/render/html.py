@@ -16,7 +16,7 @@ from attnbench import __version__
 from attnbench.analysis.report import MetricPanels, Report
 from attnbench.analysis.series import Panel, Series
 from attnbench.render.glossary import metric_meaning, terms
-from attnbench.render.numbers import format_seqlen, format_value, plural
+from attnbench.render.numbers import format_seqlen, format_value, plural, with_units
 from attnbench.render.overview import failure_groups, left_out, overview, problems, run_lines
 from attnbench.render.plots import legend_entries, panel_figure, svg_text, swatch_figure
 from attnbench.render.styles import StyleBook
@@ -165,6 +165,7 @@ def _environment(names: Collection[str]) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["sentence"] = lambda text: sentence_markup(text, names)
+    environment.filters["with_units"] = with_units
     environment.filters["slug"] = lambda text: re.sub(r"[^a-z]+", "-", str(text).lower())
     return environment
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from attnbench.analysis.report import Report
 from attnbench.analysis.series import MODE_WORDS
-from attnbench.render.numbers import plural
+from attnbench.render.numbers import plural, with_units
 from attnbench.render.overview import failure_groups, left_out, overview, problems, run_lines
 from attnbench.render.tables import case_table
 from attnbench.render.words import GROWTH_NOTE, answers, constants_words, tally_words
@@ -83,7 +83,7 @@ def _missing(report: Report) -> list[str]:
     ]
     lines += [
         f"- {escape_markdown(absence.field)}, {plural(absence.count, 'case')} of "
-        f"{escape_markdown(', '.join(absence.implementations))}: {_cell(absence.reason)}"
+        f"{escape_markdown(', '.join(absence.implementations))}: {_cell(with_units(absence.reason))}"
         for absence in report.summary.absences
     ]
     lines += [f"- {line}" for line in left_out(report)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from attnbench.analysis.metrics import ERROR, METRICS, Metric
 from attnbench.analysis.report import Report, build_report
 from attnbench.analysis.series import Panel, Point, Series
-from attnbench.render.numbers import format_seqlen, format_value, plural
+from attnbench.render.numbers import format_seqlen, format_value, plural, with_units
 from attnbench.render.words import accuracy_sentence, answers, constants_words, doubt_sentence, tally_words
 from attnbench.run.store import Run
 
@@ -103,7 +103,7 @@ def _footnotes(series: Sequence[Series]) -> list[str]:
         for reason in dict.fromkeys(point.reason for point in one.absent if point.reason):
             reasons.setdefault(reason, []).append(one.label)
     return [
-        f"- {', '.join(labels)}: {textwrap.shorten(reason, 200, placeholder=' ...')}"
+        f"- {', '.join(labels)}: {textwrap.shorten(with_units(reason), 200, placeholder=' ...')}"
         for reason, labels in reasons.items()
     ]
 

@@ -262,7 +262,7 @@ def test_an_interrupted_run_is_kept_and_says_how_to_resume(folder, sent):
     Path("well").touch()
     again = attnbench("run", "--resume", "run")
     assert again.returncode == 0, again.stderr
-    assert "2 cases to measure, 1 have a result already" in again.stderr
+    assert "2 cases to measure, 1 has a result already" in again.stderr
     run = load_run("run")
     assert [record.status for record in run.records] == ["ok", "ok", "ok"]
     assert len(run.meta["launches"]) == 2

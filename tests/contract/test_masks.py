@@ -106,7 +106,7 @@ def test_different_masks_have_different_slugs() -> None:
     [
         ("causl", "unknown mask 'causl' .did you mean 'causal'"),
         ({"name": "sliding-window", "window": 3}, "no parameter 'window' .did you mean 'window_size'"),
-        ({"name": "sliding-window"}, "missing 1 required positional argument: 'window_size'"),
+        ({"name": "sliding-window"}, "needs window_size, as { name = .* window_size = 256 }"),
         ({}, "unknown mask None"),
     ],
 )

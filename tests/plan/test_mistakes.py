@@ -53,7 +53,7 @@ Write = Callable[[str], Path]
             "sweep 1: preset 'tiny': architecture: encoder-decoder cannot be built yet",
         ),
         (f"[[sweep]]\nthreads = 1000000\n{SWEEP}", 3, "sweep 1: threads = 1000000: at most "),
-        (f"[[sweep]]\nbatch = 10000000000\n{SWEEP}", 3, "sweep 1: batch must be at most 2^32"),
+        (f"[[sweep]]\nbatch = 10000000000\n{SWEEP}", 3, "sweep 1: batch must be at most 16777216"),
         (
             f'[[sweep]]\nseqlen = "{10**50}k"\nimplementation = "naive"',
             3,
@@ -102,6 +102,11 @@ Write = Callable[[str], Path]
         ),
         (f"[[sweep]]\nscale = inf\n{SWEEP}", 3, "scale must be finite"),
         (f'[[sweep]]\nmask = "casual"\n{SWEEP}', 3, "unknown mask 'casual' (did you mean 'causal'?)"),
+        (
+            f'[[sweep]]\nmask = "sliding-window"\n{SWEEP}',
+            3,
+            "mask 'sliding-window' needs window_size, as { name = \"sliding-window\", window_size = 256 }",
+        ),
         (
             f'[[sweep]]\nmask = {{ name = "sliding-window", window = 4 }}\n{SWEEP}',
             3,

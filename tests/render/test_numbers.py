@@ -8,6 +8,7 @@ from attnbench.render.numbers import (
     format_seqlen,
     format_seqlens,
     format_value,
+    with_units,
 )
 
 
@@ -53,3 +54,8 @@ def test_lengths_are_said_in_k_where_they_are_whole():
 def test_what_is_absent_is_a_dash_and_never_a_zero():
     assert format_value(None, "ms") == format_value(None, "bytes") == format_percent(None) == "–"
     assert (format_percent(0.176), format_percent(0.004), format_percent(0.0)) == ("18 %", "0.4 %", "0 %")
+
+
+def test_large_byte_counts_in_a_sentence_have_a_unit_beside_them():
+    text = "predicted to need 2147483648 bytes, 512 bytes may be used"
+    assert with_units(text) == "predicted to need 2147483648 bytes (2.00 GiB), 512 bytes may be used"
