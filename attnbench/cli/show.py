@@ -109,7 +109,7 @@ def _print(suite: Suite, forecasts: list[Forecast]) -> None:
         parts = case.id_parts()
         levels.setdefault(parts["level"], []).append((parts, forecast))
     notes: dict[str, int] = {}
-    typer.echo(": ".join(filter(None, (suite.name, suite.description))))
+    typer.echo(fill(": ".join(filter(None, (suite.name, suite.description))), 80, break_long_words=False))
     for rows in levels.values():
         typer.echo()
         _print_level(rows, notes)
