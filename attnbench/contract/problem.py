@@ -28,6 +28,8 @@ MODES = ("fwd", "bwd", "fwd_bwd", "decode")
 SIZES = ("batch", "num_heads", "num_kv_heads", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v")
 LARGEST = 2**32
 """Of every length, count and width; nothing that runs comes near, and beyond it counts would not be exact."""
+LARGEST_BATCH = 2**24
+"""Of the batch, for which ``query_starts`` and ``key_limits`` hold a number per row."""
 
 
 def _frozen(value: Any) -> Any:
@@ -45,9 +47,10 @@ def _whole(name: str, value: Any) -> int:
         number = operator.index(value)
     except TypeError:
         raise UsageError(f"{name} must be a whole number, not {value!r}") from None
-    if abs(number) > LARGEST:
+    most = LARGEST_BATCH if name == "batch" else LARGEST
+    if abs(number) > most:
         shown = str(number) if number.bit_length() < 200 else f"a number of {number.bit_length()} bits"
-        raise UsageError(f"{name} must be at most 2^32 = {LARGEST}, not {shown}")
+        raise UsageError(f"{name} must be at most {most}, not {shown}")
     return number
 
 

@@ -97,6 +97,7 @@ def test_a_core_without_a_backward_pass_says_so() -> None:
 
 def test_lengths_may_be_numpy_s_or_torch_s() -> None:
     expected = attnbench.attend(Q, K, V, key_lengths=[9, 4], query_start=[3, 0]).out
-    for one in (np.array, torch.tensor):
+    makers: list[Any] = [np.array, torch.tensor]
+    for one in makers:
         lengths, starts = one([9, 4]), one([3, 0])
         assert torch.equal(attnbench.attend(Q, K, V, key_lengths=lengths, query_start=starts).out, expected)
