@@ -107,7 +107,8 @@ def _load_file(path: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        # Without bytecode: none is left in a stranger's folder, and none of before an edit is taken for it.
+        exec(compile(resolved.read_bytes(), str(resolved), "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UsageError(f"{path!r} can't be imported: {_reason(error)}") from error

@@ -98,6 +98,16 @@ def test_a_file_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         get_implementation("./variants.py")
 
 
+def test_a_file_leaves_no_bytecode_behind_and_none_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "my_kernel.py"
+    path.write_text(KERNEL)
+    assert get_implementation(str(path)).name == "mine"
+    assert [item.name for item in tmp_path.iterdir()] == ["my_kernel.py"]
+
+
 def test_an_attribute_of_a_module() -> None:
     assert (
         get_implementation("attnbench.implementations.naive:IMPLEMENTATION")
