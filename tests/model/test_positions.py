@@ -76,6 +76,8 @@ def test_a_table_made_in_inference_mode_serves_a_later_backward_pass():
     with torch.inference_mode():
         model(tokens)
     model(tokens).sum().backward()
+    gradients = [weight.grad for weight in model.parameters()]
+    assert all(gradient is not None and torch.isfinite(gradient).all() for gradient in gradients)
 
 
 @pytest.mark.parametrize("position", ["rope", "sinusoidal", "learned"])
