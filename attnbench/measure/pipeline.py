@@ -110,6 +110,7 @@ def _ended(record: Record, status: Any, reason: str) -> Record:
 
 def _provenance(implementation: Implementation, problem: Problem, settings: MeasureSettings) -> Provenance:
     return Provenance(
+        semantics=implementation.semantics.name,
         kernels=[spec.name for spec in implementation.kernels_for(problem)] or None,
         source_hash=source_hash(implementation),
         seed=settings.seed,

@@ -146,6 +146,8 @@ class Telemetry(Section):
 class Provenance(Section):
     """What ran, from which source, and how to run it again."""
 
+    semantics: str | None = None
+    """The function that the implementation computes, by name: ``softmax``, ..."""
     kernels: list[str] | None = None
     backend: str | None = None
     autotune: dict[str, Any] | None = None
