@@ -5,7 +5,7 @@ companions.
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["ms", "bytes", "number"]
+Unit = Literal["ms", "bytes", "number", "fraction"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,15 @@ class Metric:
     """What no implementation can go below."""
     judged: bool = False
     """Whether the verdicts of a latency are about it."""
-    kernels_only: bool = False
-    """Whether only some implementations have it by nature; the others are then not listed as lacking it."""
+    axis_decode: str = ""
+    """What the axis says in mode ``decode``, where that differs."""
+    levels: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+    """Where it can be had at all; empty means everywhere."""
+    optional: bool = False
+    """Whether a curve without any value, and without a reason for that, is left out instead of named as
+    lacking it: only kernels ask for bytes, and not every suite asks for shares.
+    """
 
 
 LATENCY = Metric(
@@ -45,6 +52,7 @@ LATENCY = Metric(
     low="latency_low_ms",
     high="latency_high_ms",
     judged=True,
+    axis_decode="latency of one token, median",
 )
 PEAK_MEMORY = Metric(
     key="peak-memory",
@@ -72,7 +80,7 @@ REQUESTED_BYTES = Metric(
     value="requested_bytes",
     record_field=("traffic", "requested_bytes"),
     floor="compulsory_bytes",
-    kernels_only=True,
+    optional=True,
 )
 ERROR = Metric(
     key="error",
@@ -83,4 +91,46 @@ ERROR = Metric(
     record_field=("agreement", "max_abs_error"),
     limit="error_budget",
 )
-METRICS = (LATENCY, PEAK_MEMORY, OPERAND_BYTES, REQUESTED_BYTES, ERROR)
+STATE_MEMORY = Metric(
+    key="state-memory",
+    title="State memory",
+    axis="state memory",
+    unit="bytes",
+    value="state_bytes",
+    record_field=("memory", "state_bytes"),
+    modes=("decode",),
+    optional=True,
+)
+LATENCY_SHARE, MEMORY_SHARE, FLOPS_SHARE = SHARES = tuple(
+    Metric(
+        key=f"{name}-share",
+        title=f"Share of {what}",
+        axis=f"attention's share of {what}",
+        unit="fraction",
+        value=f"{name}_share",
+        record_field=("share", f"{name}_fraction"),
+        levels=("block", "model"),
+        optional=True,
+    )
+    for name, what in (("latency", "time"), ("memory", "memory"), ("flops", "FLOPs"))
+)
+PERPLEXITY = Metric(
+    key="perplexity",
+    title="Perplexity",
+    axis="perplexity",
+    unit="number",
+    value="perplexity",
+    record_field=("quality", "perplexity"),
+    levels=("model",),
+    optional=True,
+)
+METRICS = (
+    LATENCY,
+    PEAK_MEMORY,
+    STATE_MEMORY,
+    *SHARES,
+    PERPLEXITY,
+    OPERAND_BYTES,
+    REQUESTED_BYTES,
+    ERROR,
+)

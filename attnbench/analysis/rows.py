@@ -10,16 +10,29 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from attnbench.measure.record import Agreement, Flops, Latency, Memory, Provenance, Quality, Record, Traffic
+from attnbench.contract.errors import UsageError
+from attnbench.measure.record import (
+    Agreement,
+    Flops,
+    Latency,
+    Memory,
+    Provenance,
+    Quality,
+    Record,
+    Share,
+    Traffic,
+)
+from attnbench.model.presets import load_preset
 from attnbench.run.store import Run
 
 OK = "ok"
 USUAL = {"inputs": "normal", "cache": "cold", "compile": False}
 """Values of case keys that go without saying."""
 SAID_ELSEWHERE = frozenset({
-    "implementation", "options", "level", "preset", "mode", "mask", "dtype", "device",
+    "implementation", "options", "level", "preset", "architecture", "mode", "mask", "dtype", "device",
     "seqlen_q", "seqlen_k", "batch", "num_heads", "num_kv_heads", "head_dim", "head_dim_v",
 })  # fmt: skip
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
@@ -39,12 +52,14 @@ class CaseRow:
     options: str
     level: str
     preset: str
+    architecture: str
+    """Of the model at levels ``block`` and ``model``, else empty."""
     mode: str
     mask: str
     dtype: str
     device: str
     seqlen: int
-    """Keys of the problem: the x axis of every plot."""
+    """Keys of the problem, in ``decode`` the context: the x axis of every plot."""
     seqlen_q: int
     batch: int
     num_heads: int
@@ -63,6 +78,7 @@ class CaseRow:
     peak_bytes: int | None = None
     peak_increment_bytes: int | None = None
     predicted_peak_bytes: int | None = None
+    state_bytes: int | None = None
     compulsory_bytes: int | None = None
     operand_bytes: int | None = None
     requested_bytes: int | None = None
@@ -73,7 +89,14 @@ class CaseRow:
     budget_used: float | None = None
     rms_relative_error: float | None = None
     softmax_distance: float | None = None
+    loss: float | None = None
     perplexity: float | None = None
+    latency_share: float | None = None
+    memory_share: float | None = None
+    flops_share: float | None = None
+    semantics: str = ""
+    """The function that is computed, by name; empty where the record does not say."""
+    cross_implementation: str = ""
     execution: str = ""
     reduced: str = ""
     """What was cut so that the case could be checked, in words."""
@@ -110,6 +133,8 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
     latency = record.latency or Latency()
     memory = record.memory or Memory()
     traffic = record.traffic or Traffic()
+    share = record.share or Share()
+    quality = record.quality or Quality()
     agreement = record.agreement or Agreement()
     provenance = record.provenance or Provenance()
     seqlen_q = _whole(case.get("seqlen_q")) or 0
@@ -123,6 +148,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         options=_pairs(case.get("options")),
         level=clean_text(case.get("level")),
         preset=clean_text(case.get("preset")),
+        architecture=_architecture(case),
         mode=clean_text(case.get("mode")),
         mask=mask_words(case.get("mask")),
         dtype=clean_text(case.get("dtype")),
@@ -145,6 +171,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         peak_bytes=_whole(memory.peak_bytes),
         peak_increment_bytes=_whole(memory.peak_increment_bytes),
         predicted_peak_bytes=_whole(memory.predicted_peak_bytes),
+        state_bytes=_whole(memory.state_bytes),
         compulsory_bytes=_whole(traffic.compulsory_bytes),
         operand_bytes=_whole(traffic.operand_bytes),
         requested_bytes=_whole(traffic.requested_bytes),
@@ -155,12 +182,33 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         budget_used=_not_negative(agreement.budget_used),
         rms_relative_error=_not_negative(agreement.rms_relative_error),
         softmax_distance=_not_negative(agreement.softmax_distance),
-        perplexity=_positive((record.quality or Quality()).perplexity),
+        loss=_number(quality.loss),
+        perplexity=_positive(quality.perplexity),
+        latency_share=_not_negative(share.latency_fraction),
+        memory_share=_not_negative(share.memory_fraction),
+        flops_share=_not_negative(share.flops_fraction),
+        semantics=clean_text(provenance.semantics),
+        cross_implementation=clean_text(provenance.cross_implementation),
         execution=clean_text(provenance.execution),
         reduced=clean_text(provenance.reduced),
         reproduce=clean_text(provenance.reproduce),
         absent={clean_text(key): clean_text(why) for key, why in record.unavailable.items()},
     )
+
+
+def _architecture(case: Mapping[str, Any]) -> str:
+    """Return the architecture that a case states, else its preset's; empty without either."""
+    if case.get("level") == "attention":
+        return ""
+    return clean_text(case.get("architecture")) or _preset_architecture(clean_text(case.get("preset")))
+
+
+@cache
+def _preset_architecture(preset: str) -> str:
+    try:
+        return load_preset(preset).architecture
+    except UsageError:  # a preset that this version does not know
+        return ""
 
 
 def mask_words(mask: object) -> str:

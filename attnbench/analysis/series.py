@@ -13,10 +13,12 @@ from attnbench.analysis.metrics import Metric
 from attnbench.analysis.rows import CaseRow
 
 VALID = "valid"
+DECODE = "decode"
 SERIES_IN_A_PANEL = 9
 """Masks share a panel only up to this many curves."""
 ORDER = {
     "level": ("attention", "block", "model"),
+    "architecture": ("decoder-only", "encoder-only", "encoder-decoder"),
     "mode": ("fwd", "bwd", "fwd_bwd", "decode"),
     "mask": ("causal", "full"),
 }
@@ -27,6 +29,8 @@ class Facet:
     """What must be equal for cases to be comparable: everything but implementation and length."""
 
     level: str
+    """With the preset: ``block gpt2``."""
+    architecture: str
     mode: str
     mask: str
     dtype: str
@@ -89,6 +93,11 @@ class Series:
     def absent(self) -> tuple[Point, ...]:
         """The points whose case is fine but lacks this quantity."""
         return tuple(point for point in self.points if not point.failed and point.value is None)
+
+    @property
+    def explained(self) -> bool:
+        """Whether a case that is fine has a value, or its record says why not."""
+        return any(not point.failed and (point.value is not None or point.reason) for point in self.points)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,23 +191,31 @@ def groups_of(facets: Mapping[Facet, Sequence[CaseRow]]) -> list[tuple[Facet, ..
 def panels_of(rows: Sequence[CaseRow], metric: Metric) -> list[Panel]:
     """Return every panel of a metric. Every row is in exactly one series of one panel, whatever its status.
 
-    Of a metric that only kernels have, curves and panels without any value are left out.
+    Rows of levels and modes that cannot have the metric are left out, and so are curves and panels of an
+    `Metric.optional` one that have neither a value nor a reason for its absence.
     """
     facets = facets_of(rows)
     untold = untold_of(facets)
     panels = []
     for together in groups_of(facets):
-        series = series_of([row for facet in together for row in facets[facet]], metric)
+        series = series_of([row for facet in together for row in facets[facet] if _has(row, metric)], metric)
         panel = Panel(
             metric=metric,
             facet=together[0],
             masks=tuple(facet.mask for facet in together),
             title=group_title(together[0], untold),
-            series=tuple(one for one in series if one.measured or not metric.kernels_only),
+            series=tuple(one for one in series if one.explained or not metric.optional),
         )
         if panel.series:
             panels.append(panel)
     return panels
+
+
+def _has(row: CaseRow, metric: Metric) -> bool:
+    """Return whether a case of this level and mode can have the metric at all."""
+    return (not metric.levels or row.level in metric.levels) and (
+        not metric.modes or row.mode in metric.modes
+    )
 
 
 def group_title(facet: Facet, untold: Iterable[str]) -> str:
@@ -257,6 +274,11 @@ def _point(row: CaseRow, metric: Metric) -> Point:
     )
 
 
+def level_words(row: CaseRow) -> str:
+    """Return a row's level, with its preset: ``block gpt2``."""
+    return f"{row.level} {row.preset}".strip()
+
+
 def _facet(row: CaseRow) -> Facet:
     heads = f"{row.num_heads} head{'' if row.num_heads == 1 else 's'}" if row.num_heads else ""
     if row.num_kv_heads != row.num_heads:
@@ -265,7 +287,8 @@ def _facet(row: CaseRow) -> Facet:
     if row.head_dim_v != row.head_dim:
         width += f"/{row.head_dim_v}"
     return Facet(
-        level=f"{row.level} {row.preset}".strip(),
+        level=level_words(row),
+        architecture=row.architecture,
         mode=row.mode,
         mask=row.mask,
         dtype=row.dtype,

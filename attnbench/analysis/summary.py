@@ -1,5 +1,5 @@
 """First findings that follow from the records alone. In: `CaseRow`s. Out: `Summary`: rankings, growth,
-failures, accuracy, doubts.
+shares, failures, accuracy, doubts.
 
 No fits: an exponent here is the secant between the last two lengths, ``log(y2 / y1) / log(n2 / n1)``, and is
 labelled as such.
@@ -10,9 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from attnbench.analysis.metrics import LATENCY, PEAK_MEMORY, Metric
+from attnbench.analysis.metrics import LATENCY, PEAK_MEMORY, STATE_MEMORY, Metric
+from attnbench.analysis.quality import EXACT_SEMANTICS, Exchange, exchanges
 from attnbench.analysis.rows import CaseRow
 from attnbench.analysis.series import VALID, Facet, Point, Series, facets_of, series_of
+from attnbench.analysis.shares import ShareChange, share_changes
 
 LEAST_STEP = 1.5
 """Factor between two lengths from which on they tell how a quantity grows."""
@@ -99,6 +101,9 @@ class Summary:
     tally: dict[str, int]
     latency: tuple[Ranking, ...]
     memory: tuple[Ranking, ...]
+    state: tuple[Ranking, ...]
+    shares: tuple[ShareChange, ...]
+    exchanges: tuple[Exchange, ...]
     growth: tuple[LocalExponent, ...]
     failures: tuple[Failure, ...]
     absences: tuple[Absence, ...]
@@ -118,15 +123,20 @@ def summarize(rows: Sequence[CaseRow]) -> Summary:
         tally=dict(Counter(row.status for row in rows)),
         latency=tuple(_rankings(facets, LATENCY)),
         memory=tuple(_rankings(facets, PEAK_MEMORY)),
-        growth=tuple(exponent for metric in (LATENCY, PEAK_MEMORY) for exponent in _growth(facets, metric)),
+        state=tuple(_rankings(facets, STATE_MEMORY)),
+        shares=tuple(share_changes(facets)),
+        exchanges=tuple(exchanges(facets)),
+        growth=tuple(
+            exponent
+            for metric in (LATENCY, PEAK_MEMORY, STATE_MEMORY)
+            for exponent in _growth(facets, metric)
+        ),
         failures=tuple(_failures(facets)),
         absences=tuple(_absences(rows)),
         accuracy=_accuracy(rows),
         doubts=dict(Counter(word for row in timed for word in row.latency_verdict if word != VALID)),
         timed=len(timed),
-        other_functions=tuple(
-            sorted({row.implementation for row in rows if row.softmax_distance is not None})
-        ),
+        other_functions=tuple(sorted({row.implementation for row in rows if _is_other_function(row)})),
     )
 
 
@@ -240,6 +250,10 @@ def _accuracy(rows: Sequence[CaseRow]) -> Accuracy:
         incorrect=sum(row.status == "incorrect" for row in rows),
         closest=max(used, key=lambda row: row.budget_used or 0.0, default=None),
     )
+
+
+def _is_other_function(row: CaseRow) -> bool:
+    return row.softmax_distance is not None or row.semantics not in ("", EXACT_SEMANTICS)
 
 
 def _overlap(one: Point, other: Point) -> bool:

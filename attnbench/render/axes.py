@@ -1,9 +1,9 @@
-"""Log axes that read well. In: a range. Out: limits and labelled ticks (``256, 1k, 4k``; ``1, 10 ms``; ``1
-MiB, 16 MiB``).
+"""Axes that read well. In: a range. Out: limits and labelled ticks (``256, 1k, 4k``; ``1, 10 ms``; ``1 MiB,
+16 MiB``; ``0 %, 25 %``).
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -13,6 +13,7 @@ from attnbench.analysis.metrics import Unit
 from attnbench.render.numbers import format_bytes, format_seqlen, shorten_exponent
 
 MOST_TICKS = 7
+QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 LEAST_SPAN = 4.0
 """A narrower range is widened to this factor, so that noise does not look like a trend."""
 
@@ -26,16 +27,19 @@ def set_seqlen_axis(axes: Axes, seqlens: Iterable[int]) -> None:
 
 
 def set_value_axis(axes: Axes, values: Iterable[float], unit: Unit) -> None:
-    """Give the y axis log limits around the positive values, and few round ticks."""
+    """Give the y axis log limits around the positive values, and few round ticks; fractions have a linear one
+    from 0 to 100 %.
+    """
+    if unit == "fraction":
+        axes.set_ylim(0.0, max([1.0, *values]) * 1.02)
+        _fix_ticks(axes.yaxis, QUARTERS, [f"{100 * tick:.0f} %" for tick in QUARTERS])
+        return
+    axes.set_yscale("log")
     low, high = padded_range([value for value in values if value > 0])
     axes.set_ylim(low, high)
     ticks = _byte_ticks(low, high) if unit == "bytes" else _decimal_ticks(low, high)
-    labels: dict[Unit, Callable[[float], str]] = {
-        "bytes": format_bytes_tick,
-        "ms": plain_tick,
-        "number": plain_tick,
-    }
-    _fix_ticks(axes.yaxis, ticks, [labels[unit](tick) for tick in ticks])
+    label = format_bytes_tick if unit == "bytes" else plain_tick
+    _fix_ticks(axes.yaxis, ticks, [label(tick) for tick in ticks])
 
 
 def padded_range(values: Sequence[float]) -> tuple[float, float]:

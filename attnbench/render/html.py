@@ -16,7 +16,7 @@ from attnbench import __version__
 from attnbench.analysis.report import MetricPanels, Report
 from attnbench.analysis.series import Panel, Series
 from attnbench.render.glossary import metric_meaning, terms
-from attnbench.render.numbers import format_seqlen, format_value, plural, with_units
+from attnbench.render.numbers import format_seqlen, format_value, length_words, plural, with_units
 from attnbench.render.overview import failure_groups, left_out, overview, problems, run_lines
 from attnbench.render.plots import legend_entries, panel_figure, svg_text, swatch_figure
 from attnbench.render.styles import StyleBook
@@ -124,7 +124,7 @@ def _drawn(place: int, panel: Panel, book: StyleBook) -> DrawnPanel:
 
 def _spoken(panel: Panel) -> str:
     ends = "; ".join(_spoken_series(series, panel) for series in panel.series)
-    return f"{panel.metric.title} against sequence length, {panel.title}. {ends}"
+    return f"{panel.metric.title} against {length_words(panel.facet.mode)}, {panel.title}. {ends}"
 
 
 def _spoken_series(series: Series, panel: Panel) -> str:

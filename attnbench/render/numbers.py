@@ -2,9 +2,11 @@
 zero.
 """
 
+import math
 import re
 
 from attnbench.analysis.metrics import Unit
+from attnbench.analysis.series import DECODE
 
 ABSENT = "–"
 LARGE_BYTES = re.compile(r"\b(\d{5,}) bytes\b")
@@ -17,6 +19,8 @@ def format_value(value: float | None, unit: Unit) -> str:
         return ABSENT
     if unit == "ms":
         return format_ms(value)
+    if unit == "fraction":
+        return format_percent(value)
     return format_bytes(value) if unit == "bytes" else format_number(value)
 
 
@@ -50,9 +54,28 @@ def format_number(value: float) -> str:
     return shorten_exponent(f"{value:.1e}")
 
 
+def format_perplexity(value: float | None) -> str:
+    """Return a perplexity with at least four significant digits: close ones must stay apart."""
+    if value is None:
+        return ABSENT
+    if value >= 1e5:
+        return shorten_exponent(f"{value:.1e}")
+    return f"{value:.{max(0, 3 - max(0, math.floor(math.log10(value))))}f}"
+
+
+def format_loss(value: float | None, *, signed: bool = False) -> str:
+    """Return a loss, or a difference of two with its sign, in nats: ``1.234``, ``+0.012``."""
+    return ABSENT if value is None else f"{value:{'+' if signed else ''}.3f}".replace("-", "−")
+
+
 def format_seqlen(seqlen: int) -> str:
     """Return a length as people write it: ``512``, ``4k`` for 4096."""
     return f"{seqlen // 1024}k" if seqlen >= 1024 and seqlen % 1024 == 0 else str(seqlen)
+
+
+def length_words(mode: str) -> str:
+    """Return what the lengths of a mode are: in ``decode`` one token meets a context."""
+    return "context length" if mode == DECODE else "sequence length"
 
 
 def format_seqlens(seqlens: tuple[int, ...]) -> str:

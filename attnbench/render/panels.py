@@ -12,8 +12,9 @@ from typing import Literal
 from matplotlib.axes import Axes
 from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
-from attnbench.analysis.series import Panel, Series
+from attnbench.analysis.series import DECODE, Panel, Series
 from attnbench.render.axes import set_seqlen_axis, set_value_axis
+from attnbench.render.numbers import length_words
 from attnbench.render.styles import Style, StyleBook, hex_color
 
 STRIP_POINTS = 19.0
@@ -28,7 +29,6 @@ def draw_panel(axes: Axes, panel: Panel, book: StyleBook) -> None:
     given, panel = panel, _placeable(panel)
     metric = panel.metric
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     axes.grid(True, color=hex_color("grid"), linewidth=0.7)
     axes.set_axisbelow(True)
     axes.set_facecolor("none")
@@ -37,9 +37,8 @@ def draw_panel(axes: Axes, panel: Panel, book: StyleBook) -> None:
         spine.set_color(hex_color("muted"))
     set_seqlen_axis(axes, (point.seqlen for series in panel.series for point in series.points))
     set_value_axis(axes, _values(panel), metric.unit)
-    unit = "ms" if metric.unit == "ms" else ""
-    axes.set_xlabel("sequence length, tokens", color=hex_color("muted"))
-    axes.set_ylabel(f"{metric.axis}, {unit}" if unit else metric.axis, color=hex_color("muted"))
+    axes.set_xlabel(f"{length_words(panel.facet.mode)}, tokens", color=hex_color("muted"))
+    axes.set_ylabel(_value_words(panel), color=hex_color("muted"))
     _draw_floor(axes, panel)
     for place, series in enumerate(panel.series):
         over = sum(_coincide(series, other) for other in panel.series[place + 1 :])
@@ -60,6 +59,12 @@ def draw_panel(axes: Axes, panel: Panel, book: StyleBook) -> None:
 def strip_points(panel: Panel) -> float:
     """Return the height of the strip above a panel, in points."""
     return STRIP_POINTS * min(len(_strips(panel)), MOST_STRIPS + 1)
+
+
+def _value_words(panel: Panel) -> str:
+    metric = panel.metric
+    axis = metric.axis_decode if panel.facet.mode == DECODE and metric.axis_decode else metric.axis
+    return f"{axis}, ms" if metric.unit == "ms" else axis
 
 
 def linestyle(style: Style) -> Literal["-"] | tuple[int, tuple[float, ...]]:
@@ -109,7 +114,8 @@ def _draw_series(axes: Axes, series: Series, style: Style, over: int) -> None:
     """Draw one curve; ``over`` says how many later ones lie on it."""
     color = hex_color(style.color)
     seqlens = [point.seqlen for point in series.points]
-    curve = [point.value or math.nan for point in series.points]
+    lowest = 0.0 if axes.get_yscale() == "linear" else math.nan
+    curve = [math.nan if point.value is None else point.value or lowest for point in series.points]
     axes.plot(
         seqlens,
         curve,
@@ -140,7 +146,7 @@ def _draw_series(axes: Axes, series: Series, style: Style, over: int) -> None:
 def _draw_zeros(axes: Axes, series: Series, style: Style) -> None:
     """A log axis has no zero: draw it hollow on the lower edge, and say so."""
     zeros = [point.seqlen for point in series.points if point.value == 0]
-    if zeros:
+    if zeros and axes.get_yscale() == "log":
         on_the_edge = blended_transform_factory(axes.transData, axes.transAxes)
         axes.plot(
             zeros,

@@ -1,10 +1,20 @@
 """Records with known contents, in the shape that the harness writes."""
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from attnbench.measure.record import Agreement, Latency, Memory, Provenance, Record, Traffic
+from attnbench.measure.record import (
+    Agreement,
+    Latency,
+    Memory,
+    Provenance,
+    Quality,
+    Record,
+    Share,
+    Traffic,
+)
 from attnbench.run.store import Run
 
 SEQLENS = (256, 512, 1024, 2048, 4096)
@@ -76,6 +86,10 @@ def make_record(
     samples_ms: list[float] | None = None,
     softmax_distance: float | None = None,
     unavailable: dict[str, str] | None = None,
+    state_bytes: int | None = None,
+    shares: tuple[float | None, float | None, float | None] | None = None,
+    loss: float | None = None,
+    semantics: str = "softmax",
     **keys: Any,
 ) -> Record:
     case = make_case(implementation, seqlen, **keys)
@@ -126,6 +140,7 @@ def make_record(
             peak_bytes=peak_bytes,
             peak_increment_bytes=peak_bytes and peak_bytes - 4 * 3 * seqlen * 512,
             predicted_peak_bytes=predicted_peak_bytes or peak_bytes,
+            state_bytes=state_bytes,
         ),
         traffic=Traffic(
             compulsory_bytes=4 * 4 * seqlen * 512,
@@ -134,8 +149,14 @@ def make_record(
             requested_bytes=requested_bytes,
         ),
         agreement=agreement or None,
+        share=shares
+        and Share(latency_fraction=shares[0], memory_fraction=shares[1], flops_fraction=shares[2]),
+        quality=None if loss is None else Quality(loss=loss, perplexity=math.exp(loss)),
         provenance=Provenance(
-            seed=0, threads=1, reproduce=f"attnbench run quick --implementation {implementation}"
+            semantics=semantics,
+            seed=0,
+            threads=1,
+            reproduce=f"attnbench run quick --implementation {implementation}",
         ),
     )
 

@@ -122,6 +122,7 @@ def test_facets_come_in_reading_order_and_constants_are_said_once():
         ("model", "fwd_bwd"),
     ]
     assert constants_of(facets) == {
+        "architecture": "",
         "mask": "causal",
         "dtype": "float32",
         "device": "cpu",
@@ -136,7 +137,10 @@ def test_no_rows_make_no_panels():
 
 def test_titles_leave_out_what_follows_from_the_rest():
     levels = [make_record(), make_record(level="model", preset="tiny", inputs="text", num_heads=4)]
-    assert [panel.title for panel in panels_of(rows(*levels), LATENCY)] == ["attention", "model tiny"]
+    assert [panel.title for panel in panels_of(rows(*levels), LATENCY)] == [
+        "attention",
+        "model tiny, decoder-only",
+    ]
     heads = [make_record(num_heads=count) for count in (4, 8)]
     titles = [panel.title for panel in panels_of(rows(*heads), LATENCY)]
     assert titles == ["4 heads on 8 × 64, batch 1", "8 heads × 64, batch 1"]
