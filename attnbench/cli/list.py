@@ -59,16 +59,14 @@ def _suites() -> list[Row]:
 def _presets() -> list[Row]:
     from dataclasses import asdict
 
-    from attnbench.model.config import unbuilt
     from attnbench.model.presets import load_preset, preset_names, preset_source
 
     rows = []
     for name in preset_names():
         config = load_preset(name)
         values = asdict(config) | {"mask": None if config.mask is None else config.mask.to_dict()}
-        status = "not yet" if unbuilt(config.architecture) else "usable"
         source = preset_source(name)
-        rows.append({"name": name, "status": status, **values, "layers": config.num_layers, "source": source})
+        rows.append({"name": name, **values, "layers": config.num_layers, "source": source})
     return rows
 
 

@@ -8,15 +8,21 @@ from torch import nn
 
 from attnbench.contract.discovery import get_implementation
 from attnbench.contract.errors import UsageError, nearest
-from attnbench.contract.implementation import Implementation
+from attnbench.contract.implementation import Implementation, refusals, require_support
+from attnbench.contract.masks import Full
 from attnbench.contract.mixers import MixerConfig
 from attnbench.contract.problem import DTYPE_BYTES
 
-from .config import TransformerConfig, unbuilt
-from .mixer import AttentionMixer, mixer_problem, require_support, rotary_positions
+from .blocks import TransformerBlock
+from .config import TransformerConfig
+from .mixer import AttentionMixer, mixer_problem
+from .positions import RotaryPositions
 from .presets import load_preset
-from .transformer import MixerFactory, Transformer, TransformerBlock
+from .transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from .weights import draw_weights, generator_for, seeded
+
+CROSS_DEFAULT = "sdpa"
+"""What computes cross-attention where the implementation cannot."""
 
 
 def build_model(
@@ -28,8 +34,10 @@ def build_model(
     device: str | torch.device = "cpu",
     options: Mapping[str, Any] | None = None,
     **overrides: Any,
-) -> Transformer:
+) -> Any:
     """A Transformer with ``implementation`` in every layer; ``overrides`` are fields of the config.
+
+    It is a ``DecoderOnly``, an ``EncoderOnly`` or an ``EncoderDecoder``, as ``architecture`` says.
 
     Weights depend on ``seed`` and on their names alone: they are the same for every implementation, which may
     add parameters of its own. Under fake tensors nothing is drawn. An implementation without a backward pass
@@ -45,15 +53,22 @@ def build_model(
         overrides: fields of ``TransformerConfig`` that replace the preset's.
 
     Raises:
-        UsageError: an unknown preset, field or implementation, an architecture that is not built yet, or a
-            form that the implementation does not support.
+        UsageError: an unknown preset, field or implementation, or a form that the implementation does not
+            support.
     """
     config = _config(preset_or_config, overrides)
-    torch_dtype = _dtype(dtype)
-    factory = _mixer_factory(config, implementation, seed, torch_dtype, str(device), options or {})
-    model = Transformer(config, factory, dtype=torch_dtype, device=str(device))
+    factory = MixerBuilder(config, implementation, seed, _dtype(dtype), str(device), options or {})
+    model = ARCHITECTURES[config.architecture](config, factory, dtype=factory.dtype, device=str(device))
+    model.implementation, model.cross_implementation = factory.core.name, factory.cross_name
     draw_weights(model, seed=seed, depth=config.num_layers)
     return model
+
+
+ARCHITECTURES: dict[str, type[DecoderOnly] | type[EncoderOnly] | type[EncoderDecoder]] = {
+    "decoder-only": DecoderOnly,
+    "encoder-only": EncoderOnly,
+    "encoder-decoder": EncoderDecoder,
+}
 
 
 def build_block(
@@ -66,24 +81,29 @@ def build_block(
     options: Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> TransformerBlock:
-    """One decoder layer of that Transformer: ``block(x, lengths=None, state=None) -> (y, state)``.
+    """One layer of that Transformer: ``block(x, lengths=None, state=None) -> (y, state)``.
 
-    ``x`` and ``y`` are ``[B, S, dim]``; arguments and errors as in ``build_model``.
+    ``x`` and ``y`` are ``[B, S, dim]``; arguments and errors as in ``build_model``. Of an encoder-decoder it
+    is a decoder layer, whose cross-attention reads ``context [B, Sk, dim]``.
     """
     config = _config(preset_or_config, overrides)
-    torch_dtype = _dtype(dtype)
-    factory = _mixer_factory(config, implementation, seed, torch_dtype, str(device), options or {})
-    block = TransformerBlock(config, factory("mixer"), dtype=torch_dtype, device=str(device))
+    factory = MixerBuilder(config, implementation, seed, _dtype(dtype), str(device), options or {})
+    crossing = config.architecture == "encoder-decoder"
+    side = "encoder" if config.architecture == "encoder-only" else "decoder"
+    block = TransformerBlock(
+        config,
+        factory(f"{side}.mixer"),
+        factory(f"{side}.cross") if crossing else None,
+        dtype=factory.dtype,
+        device=str(device),
+    )
     draw_weights(block, seed=seed, depth=config.num_layers)
     return block
 
 
 def _config(preset_or_config: str | TransformerConfig, overrides: dict[str, Any]) -> TransformerConfig:
     config = load_preset(preset_or_config) if isinstance(preset_or_config, str) else preset_or_config
-    config = config.replace(**overrides)
-    if reason := unbuilt(config.architecture):
-        raise UsageError(reason)
-    return config
+    return config.replace(**overrides)
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -94,50 +114,86 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     return found
 
 
-def _mixer_factory(
-    config: TransformerConfig,
-    implementation: str | Implementation,
-    seed: int,
-    dtype: torch.dtype,
-    device: str,
-    options: Mapping[str, Any],
-) -> MixerFactory:
-    core = get_implementation(implementation) if isinstance(implementation, str) else implementation
-    rotary = config.position == "rope"
-    table = rotary_positions(config.head_dim, config.rope_base) if rotary else None
-    mixer_config = MixerConfig(
-        dim=config.dim,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        mask=config.mask,
-        max_seqlen=config.max_seqlen,
-        rotary=rotary,
-        rope_base=config.rope_base,
-        bias=config.qkv_bias,
-        dtype=str(dtype).removeprefix("torch."),
-        device=device,
-        options=options,
-    )
+class MixerBuilder:
+    """Makes the mixer of each place: ``encoder.…``, ``decoder.…``, and ``….cross`` over a source.
 
-    def make(place: str) -> nn.Module:
-        generator = generator_for(seed, place)
-        if core.make_mixer is None:
+    ``cross_name`` says what computes cross-attention: ``config.cross_implementation``, else the
+    implementation itself if it supports a full mask with Sq != Sk, else sdpa; None where there is none.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        implementation: str | Implementation,
+        seed: int,
+        dtype: torch.dtype,
+        device: str,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.config, self.seed, self.dtype, self.device = config, seed, dtype, device
+        self.options = options
+        self.core = _implementation(implementation)
+        rotary = config.position == "rope"
+        self.table = (
+            RotaryPositions(config.head_dim, config.rope_base, config.rope_scaling) if rotary else None
+        )
+        self.cross_core = self._cross_core() if config.architecture == "encoder-decoder" else None
+        self.cross_name = None if self.cross_core is None else self.cross_core.name
+
+    def __call__(self, place: str) -> nn.Module:
+        """The mixer of one place, its own weights drawn by the place's name."""
+        generator = generator_for(self.seed, place)
+        if place.endswith(".cross"):
+            assert self.cross_core is not None
+            own = self.cross_core is self.core
             return AttentionMixer(
-                mixer_config,
-                core,
-                head_dim_v=config.head_dim_v,
-                out_bias=config.out_bias,
-                table=table,
-                generator=generator,
+                self._cross_form(self.options if own else {}), self.cross_core, generator=generator
             )
-        require_support(core, mixer_problem(mixer_config, 1, config.max_seqlen, config.max_seqlen))
-        with seeded(generator.initial_seed(), device):
-            mixer = core.make_mixer(mixer_config)
+        mask = self.config.encoder_mask if place.startswith("encoder") else self.config.mask
+        form = self._form(mask=mask, rotary=self.table is not None, options=self.options)
+        if self.core.make_mixer is None:
+            return AttentionMixer(form, self.core, table=self.table, generator=generator)
+        longest = self.config.max_seqlen
+        require_support(self.core, mixer_problem(form, 1, longest, longest))
+        with seeded(generator.initial_seed(), self.device):
+            mixer = self.core.make_mixer(form)
         if not isinstance(mixer, nn.Module):
             raise UsageError(
-                f"{core.name}: make_mixer must return a torch.nn.Module, not {type(mixer).__name__}"
+                f"{self.core.name}: make_mixer must return a torch.nn.Module, not {type(mixer).__name__}"
             )
         return mixer
 
-    return make
+    def _form(self, **given: Any) -> MixerConfig:
+        config = self.config
+        return MixerConfig(
+            dim=config.dim,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            head_dim_v=config.head_dim_v,
+            max_seqlen=config.max_seqlen,
+            rope_base=config.rope_base,
+            bias=config.qkv_bias,
+            out_bias=config.out_bias,
+            scale=config.scale,
+            dtype=str(self.dtype).removeprefix("torch."),
+            device=self.device,
+            **given,
+        )
+
+    def _cross_form(self, options: Mapping[str, Any]) -> MixerConfig:
+        return self._form(mask=Full(), cross=True, options=options)
+
+    def _cross_core(self) -> Implementation:
+        if self.config.cross_implementation is not None:
+            return _implementation(self.config.cross_implementation)
+        if self.core.make_mixer is None:
+            longest = self.config.max_seqlen
+            crossing = mixer_problem(self._cross_form(self.options), 1, longest, longest + 1)
+            if not refusals(self.core, crossing):
+                return self.core
+        return get_implementation(CROSS_DEFAULT)
+
+
+def _implementation(implementation: str | Implementation) -> Implementation:
+    return get_implementation(implementation) if isinstance(implementation, str) else implementation

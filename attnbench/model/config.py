@@ -9,14 +9,15 @@ from typing import Any, Literal, Self, get_args
 from attnbench.contract.errors import UsageError, nearest
 from attnbench.contract.masks import Causal, Full, Mask, mask_from
 
+from .rope import RopeScaling, rope_scaling_from
+
 Architecture = Literal["decoder-only", "encoder-only", "encoder-decoder"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
-Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "swiglu"]
 Position = Literal["sinusoidal", "learned", "rope", "none"]
-
-BUILT: tuple[Architecture, ...] = ("decoder-only",)
-"""Architectures that ``build_model`` builds; a config describes the others too."""
+Sinusoids = Literal["interleaved", "halves"]
+Head = Literal["linear", "masked-language", "none"]
 
 _CHOICES = {
     "architecture": get_args(Architecture),
@@ -24,8 +25,11 @@ _CHOICES = {
     "norm_position": get_args(NormPosition),
     "activation": get_args(Activation),
     "position": get_args(Position),
+    "sinusoids": get_args(Sinusoids),
+    "head": get_args(Head),
 }
-_SIZES = ("vocab_size", "dim", "num_layers", "num_heads", "max_seqlen")
+_SIZES = {"vocab_size": 0, "dim": 1, "num_layers": 1, "num_heads": 1, "max_seqlen": 1, "num_segments": 0}
+"""Sizes that are not derived, and the least that each may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,19 +42,32 @@ class TransformerConfig:
     Sizes. ``num_layers`` counts the layers of the decoder (of the encoder in an encoder-only model) and
     ``num_encoder_layers`` those of an encoder-decoder's encoder. A size left at 0 is derived, and holds the
     derived number afterwards: ``num_kv_heads = num_heads``, ``head_dim = dim // num_heads``, ``head_dim_v =
-    head_dim``, ``ffn_dim = 4 * dim``, ``num_encoder_layers = num_layers`` (encoder-decoder). ``max_seqlen``
-    is the longest sequence: the rows of a learned position table, and what an implementation's own learned
-    parts are made for; nothing else is bounded by it.
+    head_dim``, ``ffn_dim = 4 * dim``, ``num_encoder_layers = num_layers`` and ``source_vocab_size =
+    vocab_size`` (encoder-decoder). ``max_seqlen`` is the longest sequence: the rows of a learned position
+    table, and what an implementation's own learned parts are made for; nothing else is bounded by it.
+    ``vocab_size = 0`` is a model without tokens: embeddings ``[B, S, dim]`` go in, features come out.
 
-    Forms. ``norm_position``: ``pre`` is ``x + f(norm(x))`` and one more norm at the end, ``post`` is ``norm(x
-    + f(x))`` (arXiv 1706.03762). ``activation``: ``gelu`` is exact, ``gelu-tanh`` its tanh approximation
-    (GPT-2's), ``swiglu`` is ``silu(x Wg) * (x Wu)`` (arXiv 2002.05202). ``position``: ``sinusoidal`` and
-    ``learned`` are added to the embeddings, ``rope`` rotates q and k (arXiv 2104.09864). ``scale_embeddings``
-    multiplies token embeddings by ``sqrt(dim)`` (arXiv 1706.03762, section 3.4).
+    Embeddings. ``position``: ``sinusoidal`` and ``learned`` are added to the embeddings, ``rope`` rotates q
+    and k (arXiv 2104.09864) with frequencies that ``rope_scaling`` stretches for long contexts.
+    ``sinusoids``: sine and cosine in turn (arXiv 1706.03762), or all sines before all cosines (Marian).
+    ``scale_embeddings`` multiplies token embeddings by ``sqrt(dim)`` (arXiv 1706.03762, section 3.4).
+    ``num_segments`` segment embeddings and a norm behind the sum (``embedding_norm``) are BERT's.
+    ``shared_embeddings``: source and target of an encoder-decoder share one table.
+
+    Layers. ``norm_position``: ``pre`` is ``x + f(norm(x))``, ``post`` is ``norm(x + f(x))`` (arXiv
+    1706.03762). ``final_norm``: one more norm at the end; None means with pre-norm only. ``activation``:
+    ``gelu`` is exact, ``gelu-tanh`` its tanh approximation (GPT-2's), ``silu`` is ``x * sigmoid(x)``,
+    ``swiglu`` is ``silu(x Wg) * (x Wu)`` (arXiv 2002.05202). ``scale`` of the softmax, None for ``head_dim **
+    -0.5``. ``checkpoint_activations``: layers are computed again in the backward pass instead of kept (arXiv
+    1604.06174).
+
+    Head. ``linear`` is a projection to the vocabulary, ``masked-language`` is BERT's (dense, activation,
+    norm, projection), ``none`` gives features; ``tied_embeddings`` projects with the token table. A target
+    of an encoder-decoder begins with ``start_token``.
 
     Masks, each a name, a dict or a ``Mask``: ``mask`` of the decoder's self-attention, ``encoder_mask`` of
-    the encoder's. ``cross_implementation`` names what computes cross-attention where the implementation
-    cannot.
+    the encoder's. ``cross_implementation`` names what computes cross-attention; None is the implementation
+    itself where it can, else sdpa.
 
     Raises:
         UsageError: a field that cannot be; it names the field, what came and what is accepted.
@@ -58,6 +75,7 @@ class TransformerConfig:
 
     architecture: Architecture = "decoder-only"
     vocab_size: int
+    source_vocab_size: int = 0
     dim: int
     num_layers: int
     num_encoder_layers: int = 0
@@ -67,17 +85,29 @@ class TransformerConfig:
     head_dim_v: int = 0
     ffn_dim: int = 0
     max_seqlen: int = 1024
+    num_segments: int = 0
     norm: Norm = "layernorm"
     norm_position: NormPosition = "pre"
     norm_eps: float = 1e-5
+    norm_bias: bool = True
+    final_norm: bool | None = None
+    embedding_norm: bool = False
     activation: Activation = "gelu"
     position: Position = "learned"
+    sinusoids: Sinusoids = "interleaved"
     rope_base: float = 10000.0
+    rope_scaling: RopeScaling | None = None
+    scale: float | None = None
     qkv_bias: bool = True
     out_bias: bool = True
     ffn_bias: bool = True
     scale_embeddings: bool = False
+    shared_embeddings: bool = True
     tied_embeddings: bool = True
+    head: Head = "linear"
+    head_bias: bool = False
+    start_token: int = 0
+    checkpoint_activations: bool = False
     mask: Mask = field(default_factory=Causal)
     encoder_mask: Mask = field(default_factory=Full)
     cross_implementation: str | None = None
@@ -89,8 +119,8 @@ class TransformerConfig:
                 raise UsageError(
                     f"{name}: {value!r} is none of {', '.join(choices)}{nearest(str(value), choices)}"
                 )
-        for name in _SIZES:
-            _require_size(name, getattr(self, name), least=1)
+        for name, least in _SIZES.items():
+            _require_size(name, getattr(self, name), least=least)
         if not self.head_dim and self.dim % self.num_heads:
             raise UsageError(
                 f"dim: {self.dim} is not divisible by num_heads {self.num_heads}; or give head_dim"
@@ -100,16 +130,48 @@ class TransformerConfig:
             object.__setattr__(self, name, getattr(self, name) or derived())
         if self.num_heads % self.num_kv_heads:
             raise UsageError(f"num_kv_heads: {self.num_kv_heads} does not divide num_heads {self.num_heads}")
-        if self.position == "rope" and self.head_dim % 2:
-            raise UsageError(
-                f"head_dim: rotary positions rotate pairs, so it must be even, not {self.head_dim}"
-            )
         for name in ("norm_eps", "rope_base"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
                 raise UsageError(f"{name}: must be a positive number, not {value!r}")
         for name in ("mask", "encoder_mask"):
             object.__setattr__(self, name, mask_from(getattr(self, name)))
+        if self.final_norm is None:
+            object.__setattr__(self, "final_norm", self.norm_position == "pre")
+        object.__setattr__(self, "rope_scaling", rope_scaling_from(self.rope_scaling))
+        self._check_rotation()
+        self._check_tokens()
+
+    def _check_rotation(self) -> None:
+        if self.position != "rope":
+            if self.rope_scaling is not None:
+                raise UsageError(f"rope_scaling: scales rotary positions, and position is {self.position!r}")
+            return
+        if self.head_dim % 2:
+            raise UsageError(
+                f"head_dim: rotary positions rotate pairs, so it must be even, not {self.head_dim}"
+            )
+        if self.rope_scaling is not None:
+            self.rope_scaling.check_width(self.head_dim)
+
+    def _check_tokens(self) -> None:
+        _require_size("start_token", self.start_token, least=0)
+        if self.vocab_size and self.start_token >= self.vocab_size:
+            raise UsageError(f"start_token: from 0 to {self.vocab_size - 1}, not {self.start_token}")
+        if self.head == "masked-language" and self.architecture != "encoder-only":
+            raise UsageError(f"head: masked-language belongs to encoder-only, not to {self.architecture}")
+        if self.num_segments and self.architecture != "encoder-only":
+            raise UsageError(f"num_segments: only encoder-only has segments, not {self.architecture}")
+
+    @property
+    def self_mask(self) -> Mask:
+        """The mask of the attention that gives the model its name: the decoder's, or an encoder-only's."""
+        return self.encoder_mask if self.architecture == "encoder-only" else self.mask
+
+    @property
+    def shares_tokens(self) -> bool:
+        """Whether source and target of an encoder-decoder read one token table."""
+        return self.shared_embeddings and self.source_vocab_size == self.vocab_size
 
     def _derived(self) -> dict[str, Callable[[], int]]:
         """The rule of each size that may be left at 0, in the order in which they build on each other."""
@@ -119,6 +181,7 @@ class TransformerConfig:
             "head_dim_v": lambda: self.head_dim,
             "ffn_dim": lambda: 4 * self.dim,
             "num_encoder_layers": lambda: self.num_layers if self.architecture == "encoder-decoder" else 0,
+            "source_vocab_size": lambda: self.vocab_size if self.architecture == "encoder-decoder" else 0,
         }
 
     def replace(self, **changes: Any) -> Self:
@@ -127,15 +190,12 @@ class TransformerConfig:
         if unknown:
             known = [item.name for item in dataclasses.fields(self)]
             raise UsageError(f"{unknown[0]}: no field of TransformerConfig{nearest(unknown[0], known)}")
-        follow = {name: 0 for name, rule in self._derived().items() if getattr(self, name) == rule()}
+        follow: dict[str, Any] = {
+            name: 0 for name, rule in self._derived().items() if getattr(self, name) == rule()
+        }
+        if self.final_norm == (self.norm_position == "pre"):
+            follow["final_norm"] = None
         return dataclasses.replace(self, **(follow | changes))
-
-
-def unbuilt(architecture: str) -> str | None:
-    """Say why an architecture cannot be built; None where it can."""
-    if architecture in BUILT:
-        return None
-    return f"architecture: {architecture} cannot be built yet, only {', '.join(BUILT)} can"
 
 
 def _require_size(name: str, value: object, *, least: int) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a layer that are not attention: projections, norms and the feed-forward network."""
+"""The parts of a model that are not attention: projections, norms, the feed-forward network and the heads."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +13,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
     "swiglu": F.silu,
 }
 
@@ -37,12 +38,16 @@ def make_norm(config: TransformerConfig, *, dtype: torch.dtype, device: str) -> 
     Sources: arXiv 1607.06450, arXiv 1910.07467.
     """
     if config.norm == "layernorm":
-        return nn.LayerNorm(config.dim, eps=config.norm_eps, dtype=dtype, device=device)
+        bias = config.norm_bias
+        return nn.LayerNorm(config.dim, eps=config.norm_eps, bias=bias, dtype=dtype, device=device)
     return nn.RMSNorm(config.dim, eps=config.norm_eps, dtype=dtype, device=device)
 
 
 class FeedForward(nn.Module):
-    """``down(act(up(x)))``, or ``down(silu(gate(x)) * up(x))`` for swiglu, at each position by itself."""
+    """``down(act(up(x)))``, or ``down(silu(gate(x)) * up(x))`` for swiglu, at each position by itself.
+
+    In the original ``relu(x W1 + b1) W2 + b2`` (arXiv 1706.03762, section 3.3).
+    """
 
     def __init__(self, config: TransformerConfig, *, dtype: torch.dtype, device: str) -> None:
         super().__init__()
@@ -60,3 +65,39 @@ class FeedForward(nn.Module):
             hidden = self.activation(self.gate(x)) * self.up(x)
         out: Tensor = self.down(hidden)
         return out
+
+
+class LinearHead(nn.Module):
+    """``x W^T + b`` to the vocabulary; without a weight of its own it takes the token table's."""
+
+    def __init__(self, config: TransformerConfig, *, dtype: torch.dtype, device: str) -> None:
+        super().__init__()
+        own = not config.tied_embeddings
+        self.weight = (
+            nn.Parameter(torch.empty(config.vocab_size, config.dim, dtype=dtype, device=device))
+            if own
+            else None
+        )
+        self.bias = (
+            nn.Parameter(torch.zeros(config.vocab_size, dtype=dtype, device=device))
+            if config.head_bias
+            else None
+        )
+
+    def forward(self, features: Tensor, token_table: Tensor) -> Tensor:
+        """Map ``[..., dim]`` to ``[..., vocab]``."""
+        return F.linear(features, token_table if self.weight is None else self.weight, self.bias)
+
+
+class MaskedLanguageHead(LinearHead):
+    """``norm(act(x W^T + b))``, then the projection to the vocabulary (arXiv 1810.04805)."""
+
+    def __init__(self, config: TransformerConfig, *, dtype: torch.dtype, device: str) -> None:
+        super().__init__(config, dtype=dtype, device=device)
+        self.dense = Linear(config.dim, config.dim, dtype=dtype, device=device)
+        self.activation = _ACTIVATIONS[config.activation]
+        self.norm = make_norm(config, dtype=dtype, device=device)
+
+    def forward(self, features: Tensor, token_table: Tensor) -> Tensor:
+        """Map ``[..., dim]`` to ``[..., vocab]``."""
+        return super().forward(self.norm(self.activation(self.dense(features))), token_table)

@@ -2,27 +2,47 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from attnbench.contract.errors import UsageError
 
 Lengths = Sequence[int] | Tensor
+"""A whole number for each row, or a padding mask ``[B, S]`` that is true where a token is valid."""
 
 
-def row_lengths(lengths: Lengths | None, batch: int, longest: int) -> tuple[int, ...]:
+def row_lengths(
+    lengths: Lengths | None, batch: int, longest: int, *, name: str = "lengths"
+) -> tuple[int, ...]:
     """The number of valid positions of each row, ``longest`` for all if ``lengths`` is None.
 
     Rows are padded at their end. Lengths are kept as plain integers, so that no layer has to ask a device.
 
     Raises:
-        UsageError: not one whole number from 0 to ``longest`` for each row.
+        UsageError: not one whole number from 0 to ``longest`` for each row, or a mask of another shape or
+            with padding before a valid position; ``name`` is what the caller calls the argument.
     """
     if lengths is None:
         return (longest,) * batch
+    if isinstance(lengths, Tensor) and lengths.dtype == torch.bool:
+        return _lengths_of_mask(lengths, batch, longest, name)
     values = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
-    whole = isinstance(values, list) and all(isinstance(n, int) and 0 <= n <= longest for n in values)
+    whole = isinstance(values, list) and all(type(n) is int and 0 <= n <= longest for n in values)
     if not whole or len(values) != batch:
         raise UsageError(
-            f"lengths: {batch} whole numbers from 0 to {longest} are needed, one for each row, not {values}"
+            f"{name}: {batch} whole numbers from 0 to {longest} are needed, one for each row, not {values}"
         )
     return tuple(values)
+
+
+def _lengths_of_mask(mask: Tensor, batch: int, longest: int, name: str) -> tuple[int, ...]:
+    if mask.shape != (batch, longest):
+        raise UsageError(
+            f"{name}: a padding mask of shape {[batch, longest]} is needed, not {list(mask.shape)}"
+        )
+    counts = mask.sum(dim=1)
+    if not torch.equal(mask, torch.arange(longest, device=mask.device) < counts.unsqueeze(1)):
+        raise UsageError(
+            f"{name}: a padding mask is true first and false after, rows are padded at their end"
+        )
+    return tuple(counts.tolist())

@@ -6,38 +6,54 @@ demand, in float64 for float64 activations and rounded to float32 for all others
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.functional import embedding
 
+from .rope import RopeScaling, rotary_frequencies
 
-def sinusoidal_table(num_positions: int, dim: int, device: torch.device | str = "cpu") -> Tensor:
+
+def sinusoidal_table(
+    num_positions: int, dim: int, device: torch.device | str = "cpu", layout: str = "interleaved"
+) -> Tensor:
     """``PE(p, 2i) = sin(p / 10000^(2i/dim))``, ``PE(p, 2i+1) = cos`` of the same, in float64.
 
-    Returns ``[num_positions, dim]``; an odd ``dim`` ends on a sine. Source: arXiv 1706.03762, section 3.5.
+    Returns ``[num_positions, dim]``; an odd ``dim`` ends on a sine. The layout ``halves`` holds the same
+    columns, all sines before all cosines. Source: arXiv 1706.03762, section 3.5.
     """
     pairs = (dim + 1) // 2
-    angles = _angles(num_positions, pairs, dim, 10000.0, device)
+    steps = torch.arange(pairs, dtype=torch.float64, device=device)
+    angles = _angles(num_positions, 10000.0 ** (-2.0 * steps / dim))
+    if layout == "halves":
+        return torch.cat((angles.sin(), angles.cos()), dim=-1).narrow(1, 0, dim)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).narrow(1, 0, dim)
 
 
 def rotary_table(
-    num_positions: int, head_dim: int, base: float, device: torch.device | str = "cpu"
+    num_positions: int,
+    head_dim: int,
+    base: float,
+    device: torch.device | str = "cpu",
+    scaling: RopeScaling | None = None,
+    seqlen: int = 0,
 ) -> Tensor:
     """``cos(p * base^(-2i/D))`` in the first D/2 columns, ``sin`` of the same in the others, in float64.
 
-    Returns ``[num_positions, head_dim]``. Source: RoFormer, arXiv 2104.09864.
+    Returns ``[num_positions, head_dim]``. Source: RoFormer, arXiv 2104.09864. ``scaling`` stretches it, for a
+    sequence of ``seqlen`` where it follows the length.
     """
-    angles = _angles(num_positions, head_dim // 2, head_dim, base, device)
-    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+    frequencies = rotary_frequencies(head_dim, base, scaling, seqlen)
+    angles = _angles(num_positions, torch.tensor(frequencies, dtype=torch.float64, device=device))
+    table = torch.cat((angles.cos(), angles.sin()), dim=-1)
+    return table if scaling is None else table * scaling.table_factor
 
 
-def _angles(num_positions: int, pairs: int, dim: int, base: float, device: torch.device | str) -> Tensor:
-    steps = torch.arange(pairs, dtype=torch.float64, device=device)
-    positions = torch.arange(num_positions, dtype=torch.float64, device=device)
-    return torch.outer(positions, base ** (-2.0 * steps / dim))
+def _angles(num_positions: int, frequencies: Tensor) -> Tensor:
+    positions = torch.arange(num_positions, dtype=torch.float64, device=frequencies.device)
+    return torch.outer(positions, frequencies)
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
@@ -59,11 +75,12 @@ class PositionTable:
         self._make = make
         self._table: Tensor | None = None
 
-    def rows(self, starts: Sequence[int], length: int, like: Tensor) -> Tensor:
+    def rows(self, starts: Sequence[int], length: int, like: Tensor, horizon: int | None = None) -> Tensor:
         """Rows ``start … start + length - 1`` of each batch row, on the device of ``like``.
 
         ``[length, width]`` where all ``starts`` are equal, else ``[B, length, width]``; float64 if ``like``
-        is, else float32.
+        is, else float32. ``horizon`` is the length of the sequence that the rows belong to, for tables that
+        follow it.
         """
         first, last = min(starts, default=0), max(starts, default=0)
         table = self._grown(last + length, like)
@@ -86,6 +103,33 @@ class PositionTable:
         if type(like) in (Tensor, FakeTensor):
             self._table = table
         return table
+
+
+class RotaryPositions(PositionTable):
+    """``rotary_table`` of one head width, base and scaling.
+
+    A scaling that follows the length has one table for each: that of ``horizon``, by default the end of the
+    longest row. Decoding gives the length its state is made for, so that keys which were rotated earlier and
+    queries that come later are turned by the same frequencies.
+    """
+
+    def __init__(self, head_dim: int, base: float, scaling: RopeScaling | None = None) -> None:
+        super().__init__(partial(rotary_table, head_dim=head_dim, base=base, scaling=scaling))
+        self._of_length = self._make
+        self._scaling = scaling
+        self._seqlen = 0
+
+    def rows(self, starts: Sequence[int], length: int, like: Tensor, horizon: int | None = None) -> Tensor:
+        """The rows, of the table for sequences of length ``horizon``."""
+        if self._scaling is not None and self._scaling.follows_length:
+            end = max(starts, default=0) + length
+            self._follow(max(end if horizon is None else horizon, self._scaling.original_max_seqlen))
+        return super().rows(starts, length, like)
+
+    def _follow(self, seqlen: int) -> None:
+        if seqlen != self._seqlen:
+            self._seqlen, self._table = seqlen, None
+            self._make = partial(self._of_length, seqlen=seqlen)
 
 
 def _kind(tensor: Tensor) -> tuple[object, ...]:

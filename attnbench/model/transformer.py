@@ -1,145 +1,90 @@
-"""The Transformer: tokens ``[B, S]`` in, logits ``[B, S, vocab]`` out, with the mixer as its only slot.
+"""The three Transformers: tokens in, logits out, with the mixer as the only slot.
 
-Decoder-only: embeddings (+ positions) → [mixer, feed-forward] x N → norm → logits. Every layer is made alike;
-what differs between implementations is what ``make_mixer`` returns.
+Decoder-only: embeddings → [mixer, feed-forward] x L → head. Encoder-only: the same without a causal mask.
+Encoder-decoder: source embeddings → encoder → memory; target embeddings → [mixer, cross-attention over the
+memory, feed-forward] x N → head. Every layer is made alike; what differs between implementations is what
+``make_mixer`` returns.
+
+Rows of a batch are padded at their end and ``lengths`` counts what is valid: padding changes nothing at valid
+positions, and what comes out at padding is finite and means nothing. A row of length 0 adds nothing to any
+gradient unless its own outputs are in the loss. There is no dropout.
 """
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attnbench.contract.errors import UsageError
 
+from .blocks import MixerFactory, Stack
 from .config import TransformerConfig
-from .layers import Embedding, FeedForward, Linear, make_norm
+from .decoding import TransformerState, generate_tokens
+from .embeddings import Embeddings
+from .layers import LinearHead, MaskedLanguageHead
 from .lengths import Lengths, row_lengths
-from .positions import PositionTable, sinusoidal_table
-from .weights import is_real
-
-MixerFactory = Callable[[str], nn.Module]
-"""Makes the mixer of one place, such as ``decoder.layers.0.mixer``."""
-
-
-@dataclass
-class TransformerState:
-    """What a decoding model remembers: a state for each layer, and how many positions each row has filled."""
-
-    layers: list[Any]
-    lengths: tuple[int, ...]
-    max_seqlen: int
-
-
-class TransformerBlock(nn.Module):
-    """One layer: a mixer, then a feed-forward network, each with a norm and a residual connection.
-
-    Pre-norm: ``x + mixer(norm(x))``, ``x + ffn(norm(x))``. Post-norm: ``norm(x + mixer(x))``,
-    ``norm(x + ffn(x))``.
-    """
-
-    def __init__(
-        self, config: TransformerConfig, mixer: nn.Module, *, dtype: torch.dtype, device: str
-    ) -> None:
-        super().__init__()
-        self.pre_norm = config.norm_position == "pre"
-        self.mixer_norm = make_norm(config, dtype=dtype, device=device)
-        self.mixer = mixer
-        self.ffn_norm = make_norm(config, dtype=dtype, device=device)
-        self.ffn = FeedForward(config, dtype=dtype, device=device)
-
-    def forward(self, x: Tensor, lengths: Lengths | None = None, state: Any = None) -> tuple[Tensor, Any]:
-        """Map ``x [B, S, dim]`` to the same shape; beside it the mixer's state, None if none was given."""
-        if self.pre_norm:
-            mixed, state = self.mixer(self.mixer_norm(x), lengths=lengths, state=state)
-            x = x + mixed
-            return x + self.ffn(self.ffn_norm(x)), state
-        mixed, state = self.mixer(x, lengths=lengths, state=state)
-        x = self.mixer_norm(x + mixed)
-        return self.ffn_norm(x + self.ffn(x)), state
-
-
-class Stack(nn.Module):
-    """``num_layers`` blocks, and one more norm behind pre-norm blocks; ``[B, S, dim]`` in and out."""
-
-    def __init__(
-        self,
-        config: TransformerConfig,
-        make_mixer: MixerFactory,
-        place: str,
-        *,
-        num_layers: int,
-        dtype: torch.dtype,
-        device: str,
-    ) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(
-            TransformerBlock(config, make_mixer(f"{place}.layers.{i}.mixer"), dtype=dtype, device=device)
-            for i in range(num_layers)
-        )
-        pre_norm = config.norm_position == "pre"
-        self.norm = make_norm(config, dtype=dtype, device=device) if pre_norm else nn.Identity()
-
-    def new_states(self, batch: int, max_seqlen: int) -> list[Any]:
-        """One empty decoding state for each layer."""
-        mixers: list[Any] = [layer.mixer for layer in self.layers]
-        return [mixer.new_state(batch, max_seqlen) for mixer in mixers]
-
-    def forward(self, x: Tensor, lengths: tuple[int, ...] | None, states: list[Any] | None) -> Tensor:
-        """Run all layers; ``states`` holds one state for each and is brought up to date in place."""
-        for i, layer in enumerate(self.layers):
-            x, state = layer(x, lengths=lengths, state=None if states is None else states[i])
-            if states is not None:
-                states[i] = state
-        out: Tensor = self.norm(x)
-        return out
 
 
 class Transformer(nn.Module):
-    """A decoder-only Transformer; made by ``build_model``.
+    """What the three architectures share; made by ``build_model``.
 
-    Rows of a batch are padded at their end and ``lengths`` counts what is valid: padding changes nothing at
-    valid positions, and what comes out at padding is finite and means nothing. A row of length 0 adds nothing
-    to any gradient unless its own outputs are in the loss. There is no dropout.
+    ``implementation`` names the mixer in every layer, ``cross_implementation`` what computes cross-attention
+    (None where there is none).
     """
 
-    def __init__(
-        self, config: TransformerConfig, make_mixer: MixerFactory, *, dtype: torch.dtype, device: str
-    ) -> None:
+    implementation: str = ""
+    cross_implementation: str | None = None
+
+    def __init__(self, config: TransformerConfig, *, dtype: torch.dtype, device: str) -> None:
         super().__init__()
         self.config = config
-        self.token_embedding = Embedding(config.vocab_size, config.dim, dtype=dtype, device=device)
-        learned = config.position == "learned"
-        self.position_embedding = (
-            Embedding(config.max_seqlen, config.dim, dtype=dtype, device=device) if learned else None
-        )
-        sinusoidal = config.position == "sinusoidal"
-        self.sinusoids = PositionTable(partial(sinusoidal_table, dim=config.dim)) if sinusoidal else None
-        self.decoder = Stack(
-            config, make_mixer, "decoder", num_layers=config.num_layers, dtype=dtype, device=device
-        )
-        self.head = (
-            None
-            if config.tied_embeddings
-            else Linear(config.dim, config.vocab_size, bias=False, dtype=dtype, device=device)
-        )
+        heads = {"linear": LinearHead, "masked-language": MaskedLanguageHead}
+        kind = heads.get(config.head) if config.vocab_size else None
+        self.head = None if kind is None else kind(config, dtype=dtype, device=device)
 
     @property
     def param_count(self) -> int:
         """Number of parameters; tied embeddings count once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
+    def _read(self) -> Embeddings:
+        """The embeddings of the tokens that are predicted."""
+        raise NotImplementedError
+
+    def logits(self, features: Tensor) -> Tensor:
+        """``[..., dim]`` to ``[..., vocab]`` by the head; without a head, the features themselves."""
+        if self.head is None:
+            return features
+        token = self._read().token
+        assert token is not None
+        out: Tensor = self.head(features, token.weight)
+        return out
+
+    def _new_state(self, decoder: Stack, batch: int, max_seqlen: int) -> TransformerState:
+        if self.config.position == "learned" and max_seqlen > self.config.max_seqlen:
+            raise UsageError(
+                f"max_seqlen: the learned positions end at {self.config.max_seqlen}, "
+                f"{max_seqlen} were asked for"
+            )
+        return TransformerState(decoder.new_states(batch, max_seqlen), (0,) * batch, max_seqlen)
+
+
+class DecoderOnly(Transformer):
+    """Predicts the next token from those before it: GPT, LLaMA, Qwen."""
+
+    def __init__(
+        self, config: TransformerConfig, make_mixer: MixerFactory, *, dtype: torch.dtype, device: str
+    ) -> None:
+        super().__init__(config, dtype=dtype, device=device)
+        self.embeddings = Embeddings(config, config.vocab_size, dtype=dtype, device=device)
+        self.decoder = Stack(
+            config, make_mixer, "decoder", num_layers=config.num_layers, dtype=dtype, device=device
+        )
+
+    def _read(self) -> Embeddings:
+        return self.embeddings
+
     def new_state(self, batch: int, max_seqlen: int) -> TransformerState:
         """An empty decoding state for ``batch`` rows of at most ``max_seqlen`` positions."""
-        longest = self.config.max_seqlen
-        if self.position_embedding is not None and max_seqlen > longest:
-            raise UsageError(
-                f"max_seqlen: the learned positions end at {longest}, {max_seqlen} were asked for"
-            )
-        return TransformerState(self.decoder.new_states(batch, max_seqlen), (0,) * batch, max_seqlen)
+        return self._new_state(self.decoder, batch, max_seqlen)
 
     def forward(
         self, tokens: Tensor, lengths: Lengths | None = None, state: TransformerState | None = None
@@ -162,57 +107,16 @@ class Transformer(nn.Module):
         self, tokens: Tensor, lengths: Lengths | None = None, state: TransformerState | None = None
     ) -> Tensor:
         """What the last layer gives, ``[B, S, dim]``: ``forward`` without the projection to logits."""
-        self._check(tokens)
-        batch, seqlen = tokens.shape
-        starts = (0,) * batch if state is None else state.lengths
-        if len(starts) != batch:
-            raise UsageError(f"state: made for {len(starts)} rows, tokens have {batch}")
+        self.embeddings.check(tokens)
+        batch, seqlen = tokens.shape[:2]
         valid = row_lengths(lengths, batch, seqlen)
-        ends = tuple(start + count for start, count in zip(starts, valid, strict=True))
-        if state is not None and max(ends, default=0) > state.max_seqlen:
-            raise UsageError(f"state: made for {state.max_seqlen} positions, {max(ends)} are needed")
-        x = self._embedded(tokens, starts, max(ends, default=0))
+        starts, ends = spans(state, valid)
+        x = self.embeddings(tokens, starts, max(ends, default=0))
         hidden = None if lengths is None else valid
         features: Tensor = self.decoder(x, hidden, None if state is None else state.layers)
         if state is not None:
             state.lengths = ends
         return features
-
-    def logits(self, features: Tensor) -> Tensor:
-        """``[..., dim]`` to ``[..., vocab]`` by the head, or by the token embedding where they are tied."""
-        weight = self.token_embedding.weight if self.head is None else self.head.weight
-        return F.linear(features, weight)
-
-    def _check(self, tokens: Tensor) -> None:
-        if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
-            raise UsageError(
-                f"tokens: int64 or int32 [batch, seqlen] is needed, not {tokens.dtype} {list(tokens.shape)}"
-            )
-        readable = tokens.device.type == "cpu" and is_real(tokens) and not torch.compiler.is_compiling()
-        if readable and tokens.numel():
-            low, high = (int(value) for value in tokens.aminmax())
-            if low < 0 or high >= self.config.vocab_size:
-                raise UsageError(
-                    f"tokens: from 0 to {self.config.vocab_size - 1}, not {low if low < 0 else high}"
-                )
-
-    def _embedded(self, tokens: Tensor, starts: tuple[int, ...], end: int) -> Tensor:
-        """Token embeddings plus absolute positions, ``[B, S, dim]``; row b begins at ``starts[b]``."""
-        x: Tensor = self.token_embedding(tokens)
-        if self.config.scale_embeddings:
-            x = x * self.config.dim**0.5
-        if self.position_embedding is not None:
-            if end > self.config.max_seqlen:
-                raise UsageError(
-                    f"tokens: the learned positions end at {self.config.max_seqlen}, {end} are needed"
-                )
-            first = torch.tensor(starts, dtype=torch.int64, device=tokens.device)
-            positions = first.unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
-            # Padding may stand beyond the table.
-            x = x + self.position_embedding(positions.clamp(max=self.config.max_seqlen - 1))
-        if self.sinusoids is not None:
-            x = x + self.sinusoids.rows(starts, tokens.shape[1], like=x).to(x.dtype)
-        return x
 
     @torch.no_grad()
     def generate(
@@ -223,38 +127,240 @@ class Transformer(nn.Module):
         *,
         temperature: float = 0.0,
         generator: torch.Generator | None = None,
+        end_token: int | None = None,
+        chunk_size: int | None = None,
     ) -> Tensor:
         """The tokens that follow each row of the prompt ``tokens [B, S]``, as ``[B, max_new_tokens]``.
 
-        Greedy at ``temperature`` 0; otherwise drawn from ``softmax(logits / temperature)``. The prompt is
-        read in one piece, then one token a step.
+        Greedy at ``temperature`` 0; otherwise drawn from ``softmax(logits / temperature)``. A row that has
+        given ``end_token`` goes on with nothing else. The prompt is read in pieces of ``chunk_size``
+        (default: in one), then comes one token a step.
 
         Raises:
             UsageError: an empty prompt row, a negative number or temperature, and what ``forward`` refuses.
         """
-        self._check(tokens)
+        self.embeddings.check(tokens)
         batch, seqlen = tokens.shape
         valid = row_lengths(lengths, batch, seqlen)
         if min(valid, default=1) < 1:
             raise UsageError("tokens: every row of a prompt needs at least one token")
-        if max_new_tokens < 0 or temperature < 0:
-            raise UsageError(f"max_new_tokens, temperature: not below 0, got {max_new_tokens}, {temperature}")
-        state = self.new_state(batch, max(valid, default=0) + max(max_new_tokens - 1, 0))
-        chosen: list[Tensor] = []
-        piece, counts = tokens, lengths
-        for _ in range(max_new_tokens):
-            features = self.features(piece, counts, state)
-            last = [n - 1 for n in row_lengths(counts, batch, piece.shape[1])]
-            rows = torch.arange(batch, device=features.device)
-            logits = self.logits(features[rows, torch.tensor(last, device=features.device)])
-            piece, counts = _choose(logits, temperature, generator), None
-            chosen.append(piece)
-        return torch.cat(chosen, dim=1) if chosen else tokens[:, :0]
+        longest = max(valid, default=0) + max(max_new_tokens - 1, 0)
+        return generate_tokens(
+            lambda piece, counts, state: self.features(piece, counts, state),
+            self.logits,
+            lambda: self.new_state(batch, longest),
+            tokens,
+            valid,
+            max_new_tokens,
+            temperature=temperature,
+            generator=generator,
+            end_token=end_token,
+            chunk_size=chunk_size,
+        )
 
 
-def _choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """One token a row, ``[B, 1]``, from logits ``[B, vocab]``."""
-    if temperature == 0:
-        return logits.argmax(dim=-1, keepdim=True)
-    weights = torch.softmax(logits.float() / temperature, dim=-1)
-    return torch.multinomial(weights, 1, generator=generator)
+class EncoderOnly(Transformer):
+    """Every position sees both sides: BERT."""
+
+    def __init__(
+        self, config: TransformerConfig, make_mixer: MixerFactory, *, dtype: torch.dtype, device: str
+    ) -> None:
+        super().__init__(config, dtype=dtype, device=device)
+        self.embeddings = Embeddings(config, config.vocab_size, dtype=dtype, device=device)
+        self.encoder = Stack(
+            config, make_mixer, "encoder", num_layers=config.num_layers, dtype=dtype, device=device
+        )
+
+    def _read(self) -> Embeddings:
+        return self.embeddings
+
+    def forward(
+        self, tokens: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None
+    ) -> Tensor:
+        """Logits ``[B, S, vocab]`` of the token at each position of ``tokens [B, S]``.
+
+        ``segments [B, S]`` says which of the segment embeddings each token takes, by default the first.
+
+        Raises:
+            UsageError: tokens or segments of another shape, type or range, lengths that do not fit, positions
+                beyond a learned table.
+        """
+        return self.logits(self.features(tokens, lengths, segments))
+
+    def features(
+        self, tokens: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None
+    ) -> Tensor:
+        """What the last layer gives, ``[B, S, dim]``: ``forward`` without the head."""
+        return encoded(self.embeddings, self.encoder, tokens, lengths, segments)
+
+
+class EncoderDecoder(Transformer):
+    """Predicts a target from a source: the Transformer of 2017, Marian."""
+
+    def __init__(
+        self, config: TransformerConfig, make_mixer: MixerFactory, *, dtype: torch.dtype, device: str
+    ) -> None:
+        super().__init__(config, dtype=dtype, device=device)
+        self.source_embeddings = Embeddings(
+            config, config.source_vocab_size, dtype=dtype, device=device, name="source"
+        )
+        self.target_embeddings = Embeddings(
+            config,
+            config.vocab_size,
+            dtype=dtype,
+            device=device,
+            name="target",
+            token=self.source_embeddings.token if config.shares_tokens else None,
+        )
+        self.encoder = Stack(
+            config, make_mixer, "encoder", num_layers=config.num_encoder_layers, dtype=dtype, device=device
+        )
+        self.decoder = Stack(
+            config,
+            make_mixer,
+            "decoder",
+            num_layers=config.num_layers,
+            crossing=True,
+            dtype=dtype,
+            device=device,
+        )
+
+    def _read(self) -> Embeddings:
+        return self.target_embeddings
+
+    def new_state(self, batch: int, max_seqlen: int) -> TransformerState:
+        """An empty decoding state for ``batch`` rows of at most ``max_seqlen`` target positions."""
+        return self._new_state(self.decoder, batch, max_seqlen)
+
+    def encode(self, source: Tensor, source_lengths: Lengths | None = None) -> Tensor:
+        """The memory ``[B, S, dim]`` that cross-attention reads, of ``source [B, S]``."""
+        return encoded(self.source_embeddings, self.encoder, source, source_lengths, name="source_lengths")
+
+    def forward(
+        self,
+        source: Tensor | None,
+        target: Tensor,
+        source_lengths: Lengths | None = None,
+        target_lengths: Lengths | None = None,
+        state: TransformerState | None = None,
+    ) -> Tensor:
+        """Logits ``[B, T, vocab]`` of the token that follows each position of ``target [B, T]``.
+
+        For training, ``target`` is the wanted sequence shifted right (``losses.shift_right``). With a
+        ``state`` of ``new_state`` the target continues what the state holds: the first call encodes the
+        source into it, later ones take None in its place. Autograd then records nothing.
+
+        Raises:
+            UsageError: a source or target of another shape, type or range, lengths that do not fit, positions
+                beyond a learned table or the state, a source that is missing or given twice.
+        """
+        with torch.set_grad_enabled(torch.is_grad_enabled() and state is None):
+            return self.logits(self.features(source, target, source_lengths, target_lengths, state))
+
+    def features(
+        self,
+        source: Tensor | None,
+        target: Tensor,
+        source_lengths: Lengths | None = None,
+        target_lengths: Lengths | None = None,
+        state: TransformerState | None = None,
+    ) -> Tensor:
+        """What the decoder's last layer gives, ``[B, T, dim]``."""
+        self.target_embeddings.check(target)
+        batch, seqlen = target.shape[:2]
+        valid = row_lengths(target_lengths, batch, seqlen, name="target_lengths")
+        starts, ends = spans(state, valid)
+        memory = counts = None
+        if source is not None:
+            if state is not None and state.source_lengths is not None:
+                raise UsageError("source: the state holds one already; give None")
+            if len(source) != batch:
+                raise UsageError(f"source: {batch} rows are needed, as in target, not {len(source)}")
+            memory = self.encode(source, source_lengths)
+            held = row_lengths(source_lengths, batch, source.shape[1], name="source_lengths")
+            counts = None if source_lengths is None else held
+            if state is not None:
+                state.source_lengths = held
+        elif state is None or state.source_lengths is None:
+            raise UsageError("source: None is accepted only with a state that holds one")
+        elif source_lengths is not None:
+            raise UsageError("source_lengths: the state holds them already; give None")
+        x = self.target_embeddings(target, starts, max(ends, default=0))
+        hidden = None if target_lengths is None else valid
+        layers = None if state is None else state.layers
+        features: Tensor = self.decoder(x, hidden, layers, memory, counts)
+        if state is not None:
+            state.lengths = ends
+        return features
+
+    @torch.no_grad()
+    def generate(
+        self,
+        tokens: Tensor,
+        max_new_tokens: int,
+        lengths: Lengths | None = None,
+        *,
+        temperature: float = 0.0,
+        generator: torch.Generator | None = None,
+        end_token: int | None = None,
+    ) -> Tensor:
+        """The targets of each source row of ``tokens [B, S]``, as ``[B, max_new_tokens]``.
+
+        Begins with the config's ``start_token``, which is not part of what comes out; otherwise as in a
+        decoder-only model.
+
+        Raises:
+            UsageError: a negative number or temperature, and what ``forward`` refuses.
+        """
+        self.source_embeddings.check(tokens)
+        batch = len(tokens)
+        row_lengths(lengths, batch, tokens.shape[1])
+        begin = torch.full((batch, 1), self.config.start_token, dtype=torch.int64, device=tokens.device)
+
+        def features(piece: Tensor, counts: Lengths | None, state: TransformerState) -> Tensor:
+            first = state.source_lengths is None
+            return self.features(tokens if first else None, piece, lengths if first else None, counts, state)
+
+        return generate_tokens(
+            features,
+            self.logits,
+            lambda: self.new_state(batch, max(max_new_tokens, 1)),
+            begin,
+            (1,) * batch,
+            max_new_tokens,
+            temperature=temperature,
+            generator=generator,
+            end_token=end_token,
+        )
+
+
+def encoded(
+    embeddings: Embeddings,
+    encoder: Stack,
+    tokens: Tensor,
+    lengths: Lengths | None,
+    segments: Tensor | None = None,
+    name: str = "lengths",
+) -> Tensor:
+    """Embed and encode ``tokens [B, S]`` whole: ``[B, S, dim]``."""
+    embeddings.check(tokens)
+    batch, seqlen = tokens.shape[:2]
+    valid = row_lengths(lengths, batch, seqlen, name=name)
+    x = embeddings(tokens, (0,) * batch, max(valid, default=0), segments)
+    features: Tensor = encoder(x, None if lengths is None else valid)
+    return features
+
+
+def spans(state: TransformerState | None, valid: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where each row's new tokens begin and end, given how many there are.
+
+    Raises:
+        UsageError: the state is made for another batch or for fewer positions.
+    """
+    starts = (0,) * len(valid) if state is None else state.lengths
+    if len(starts) != len(valid):
+        raise UsageError(f"state: made for {len(starts)} rows, tokens have {len(valid)}")
+    ends = tuple(start + count for start, count in zip(starts, valid, strict=True))
+    if state is not None and max(ends, default=0) > state.max_seqlen:
+        raise UsageError(f"state: made for {state.max_seqlen} positions, {max(ends)} are needed")
+    return starts, ends

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from .layers import Embedding, Linear
+from .layers import Embedding, Linear, LinearHead
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:
@@ -43,13 +43,15 @@ def device_type(tensor: Tensor) -> str:
 
 @torch.no_grad()
 def draw_weights(root: nn.Module, *, seed: int, depth: int) -> None:
-    """Draw each matrix of ``Linear`` and ``Embedding`` from ``N(0, 1 / columns)`` in float32; biases are 0.
+    """Draw each matrix of ``Linear``, ``Embedding`` and heads from ``N(0, 1 / columns)``; biases are 0.
 
     Projections back into the residual stream are divided by ``sqrt(2 * depth)``, so that its variance does
     not grow with depth (GPT-2). Mixers that bring modules of other classes have drawn them themselves.
     """
     for name, module in root.named_modules():
-        if not isinstance(module, Linear | Embedding) or not is_real(module.weight):
+        if not isinstance(module, Linear | Embedding | LinearHead) or module.weight is None:
+            continue
+        if not is_real(module.weight):
             continue
         std = module.weight.shape[1] ** -0.5
         if name.endswith(("out_proj", "down")):

@@ -131,24 +131,10 @@ def _case(level: Any, keys: dict[str, Any]) -> Case:
         **keys,
     )
     case.problem()
-    if level != "attention":
-        _refuse_unbuilt(case)
     most = THREADS_PER_CORE * (os.cpu_count() or 1)
     if case.threads is not None and case.threads > most:
         raise UsageError(f"threads = {case.threads}: at most {most} here, {THREADS_PER_CORE} for each core")
     return case
-
-
-def _refuse_unbuilt(case: Case) -> None:
-    """Refuse a preset or an architecture that a config describes and no model is built for."""
-    from attnbench.model.config import unbuilt
-    from attnbench.model.presets import load_preset
-
-    config = load_preset(case.preset or "")
-    if case.architecture is not None:
-        config = config.replace(architecture=case.architecture)
-    if reason := unbuilt(config.architecture):
-        raise UsageError(f"preset {case.preset!r}: {reason}")
 
 
 def _lengths(keys: dict[str, Any]) -> tuple[int, int]:

@@ -48,7 +48,7 @@ def test_is_frozen_hashable_and_keyword_only():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"activation": "glu"}, r"activation: 'glu' is none of relu, gelu, gelu-tanh, swiglu"),
+        ({"activation": "glu"}, r"activation: 'glu' is none of relu, gelu, gelu-tanh, silu, swiglu"),
         ({"norm": "rms_norm"}, r"norm: 'rms_norm' is none of .* \(did you mean 'rmsnorm'\?\)"),
         ({"architecture": "decoder"}, r"architecture: .*\(did you mean 'decoder-only'\?\)"),
         ({"dim": 0}, "dim: must be a whole number of at least 1, not 0"),

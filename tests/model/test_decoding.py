@@ -162,8 +162,8 @@ def test_a_state_without_room_for_different_lengths_is_refused():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"max_new_tokens": -1}, "not below 0, got -1"),
-        ({"max_new_tokens": 1, "temperature": -1.0}, "not below 0, got 1, -1.0"),
+        ({"max_new_tokens": -1}, "max_new_tokens: at least 0, not -1"),
+        ({"max_new_tokens": 1, "temperature": -1.0}, "temperature: at least 0, not -1.0"),
         ({"max_new_tokens": 1, "lengths": [2, 0]}, "every row of a prompt needs at least one token"),
     ],
 )

@@ -38,7 +38,7 @@ def test_gpt2_form_by_hand():
     def affine(x, name):
         return torch.einsum("bsi,oi->bso", x, w[f"{name}.weight"]) + w[f"{name}.bias"]
 
-    x = w["token_embedding.weight"][tokens] + w["position_embedding.weight"][:SEQLEN]
+    x = w["embeddings.token.weight"][tokens] + w["embeddings.position.weight"][:SEQLEN]
     for i in range(2):
         layer = f"decoder.layers.{i}"
         normed = norm(x, f"{layer}.mixer_norm")
@@ -49,7 +49,7 @@ def test_gpt2_form_by_hand():
         inner = affine(norm(x, f"{layer}.ffn_norm"), f"{layer}.ffn.up")
         inner = 0.5 * inner * (1 + (math.sqrt(2 / math.pi) * (inner + 0.044715 * inner**3)).tanh())
         x = x + affine(inner, f"{layer}.ffn.down")
-    expected = torch.einsum("bsi,vi->bsv", norm(x, "decoder.norm"), w["token_embedding.weight"])
+    expected = torch.einsum("bsi,vi->bsv", norm(x, "decoder.norm"), w["embeddings.token.weight"])
     torch.testing.assert_close(model(tokens).detach(), expected, rtol=1e-12, atol=1e-12)
 
 
@@ -72,7 +72,7 @@ def test_llama_form_by_hand_with_grouped_heads(tied):
         pairs = torch.complex(x[..., :4], x[..., 4:]) * turns
         return torch.cat((pairs.real, pairs.imag), dim=-1)
 
-    x = w["token_embedding.weight"][tokens]
+    x = w["embeddings.token.weight"][tokens]
     for i in range(2):
         layer = f"decoder.layers.{i}"
         normed = norm(x, f"{layer}.mixer_norm")
@@ -86,7 +86,7 @@ def test_llama_form_by_hand_with_grouped_heads(tied):
         normed = norm(x, f"{layer}.ffn_norm")
         gate, up = (normed @ w[f"{layer}.ffn.{n}.weight"].T for n in ("gate", "up"))
         x = x + (gate * gate.sigmoid() * up) @ w[f"{layer}.ffn.down.weight"].T
-    head = w["token_embedding.weight" if tied else "head.weight"]
+    head = w["embeddings.token.weight" if tied else "head.weight"]
     expected = norm(x, "decoder.norm") @ head.T
     torch.testing.assert_close(model(tokens).detach(), expected, rtol=1e-12, atol=1e-12)
 
@@ -117,9 +117,9 @@ def test_post_norm_relu_and_sinusoids_are_the_layer_of_torch():
     tokens = stdlib_tokens(2, SEQLEN)
     position = torch.arange(SEQLEN).double()[:, None] / 10000 ** (torch.arange(0, 32, 2).double() / 32)
     sinusoids = torch.stack((position.sin(), position.cos()), dim=-1).flatten(1)
-    x = model.token_embedding.weight[tokens] * math.sqrt(32) + sinusoids
+    x = model.embeddings.token.weight[tokens] * math.sqrt(32) + sinusoids
     hidden = torch.nn.Transformer.generate_square_subsequent_mask(SEQLEN, dtype=torch.float64)
-    expected = F.linear(theirs(x, src_mask=hidden, is_causal=True), model.token_embedding.weight)
+    expected = F.linear(theirs(x, src_mask=hidden, is_causal=True), model.embeddings.token.weight)
     torch.testing.assert_close(model(tokens), expected, rtol=1e-12, atol=1e-12)
 
 

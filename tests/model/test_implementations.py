@@ -63,7 +63,7 @@ def test_weights_are_identical_whatever_the_implementation(name):
     assert set(other) == {n for n, _ in naive.named_parameters()}
     assert all(torch.equal(other[n], p) for n, p in naive.named_parameters())
     another = build_model("tiny-gpt2", "naive", seed=4)
-    assert not torch.equal(another.token_embedding.weight, naive.token_embedding.weight)
+    assert not torch.equal(another.embeddings.token.weight, naive.embeddings.token.weight)
 
 
 def test_deeper_models_share_the_weights_of_their_first_layers_up_to_the_residual_scale():
