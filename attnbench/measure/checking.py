@@ -80,10 +80,11 @@ class Check(NamedTuple):
             f"a later call returned something else: {verdict_in_words(joined(graded, graded.verdict or ''))}"
         )
 
-    def changed(self, workload: Workload) -> list[str]:
-        """Return the inputs that are no longer what they were: the call wrote to them."""
+    def written(self, workload: Workload) -> str | None:
+        """Say which inputs are no longer what they were, if any: the call wrote to them."""
         inputs = workload.inputs
-        return [name for name, before in self.given.items() if not torch.equal(before, inputs[name])]
+        changed = [name for name, before in self.given.items() if not torch.equal(before, inputs[name])]
+        return f"it writes to its inputs: {', '.join(changed)}" if changed else None
 
 
 def prepare_check(

@@ -5,8 +5,10 @@ ones, in milliseconds and without memory, but for two things: autograd copies le
 a view in place, and tables that a real module makes once and keeps, a fake one makes in every call.
 """
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
+from .borders import Inside, borders
 from .flop_counter import FlopCounter
 from .lifetimes import LifetimeTracker
 from .operators import OperandBytes
@@ -26,6 +28,10 @@ class Counts:
     call_peak_bytes: int
     operand_bytes: int
     flops: int
+    mixer_flops: int
+    """Those of them inside mixers; 0 at level ``attention`` and where a call is compiled."""
+    mixer_bytes_at_peak: int
+    """What of the call's peak was made inside mixers, likewise."""
     operators: tuple[str, ...]
     """Names of the operators that moved bytes, in the order in which they ran."""
 
@@ -43,20 +49,27 @@ def count_call(workload: Workload) -> Counts:
 def count_outputs(workload: Workload) -> tuple[Counts, Outputs]:
     """The same, with what the call returned."""
     granularity = CUDA_GRANULARITY if workload.case.device == "cuda" else 1
-    lifetimes, operands, flops = LifetimeTracker(granularity), OperandBytes(), FlopCounter()
+    inside = Inside()
+    lifetimes, operands = LifetimeTracker(granularity, inside.__bool__), OperandBytes()
+    flops = FlopCounter(inside.__bool__)
     resident_bytes = lifetimes.hold(workload.resident())
-    with workload.environment(), lifetimes:
-        workload.prepare()
-    prepare_peak_bytes = lifetimes.peak_bytes
-    lifetimes.reset_peak()
-    with workload.environment(), Together(lifetimes, operands, flops):
-        outputs = workload.call()
+    with ExitStack() as stack:
+        if workload.module is not None and not workload.compiled:
+            stack.enter_context(borders(workload.module, inside.enter, inside.leave))
+        with workload.environment(), lifetimes:
+            workload.prepare()
+        prepare_peak_bytes = lifetimes.peak_bytes
+        lifetimes.reset_peak()
+        with workload.environment(), Together(lifetimes, operands, flops):
+            outputs = workload.call()
     counts = Counts(
         resident_bytes=resident_bytes,
         prepare_peak_bytes=prepare_peak_bytes,
         call_peak_bytes=lifetimes.peak_bytes,
         operand_bytes=operands.total_bytes,
         flops=flops.flops,
+        mixer_flops=flops.flops_inside,
+        mixer_bytes_at_peak=lifetimes.peak_inside_bytes,
         operators=tuple(operands.operators),
     )
     return counts, outputs

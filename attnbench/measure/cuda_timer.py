@@ -5,34 +5,18 @@ while the host launches the call. Samples are queued in chunks and read after on
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from .stopping import StoppingRule, quantile
-from .timing import HOST_CLOCK, Clock, Task, Timing, collector_off
+from .timing import HOST_CLOCK, Clock, Stream, Task, Timing, collector_off
 
 CHUNK = 50
 CHUNKS_A_BUDGET = 4
 FLUSH_BYTES = 256 << 20
 EVENT_RESOLUTION_MS = 0.0005
 """CUDA's documentation: cudaEventElapsedTime resolves about half a microsecond."""
-
-
-class Stream(Protocol):
-    """A queue of device work with a clock of its own."""
-
-    def flush(self) -> None:
-        """Queue a write larger than the L2 cache."""
-
-    def mark(self) -> Any:
-        """Queue a time stamp."""
-
-    def elapsed_ms(self, start: Any, end: Any) -> float:
-        """Return the device time between two marks, after a synchronisation."""
-
-    def synchronize(self) -> None:
-        """Wait until all queued work is done."""
 
 
 class CudaStream:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from .watching import OperatorWatch
+from .watching import OperatorWatch, never
 
 
 def _cpu_flash_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> int:
@@ -35,21 +35,24 @@ _MISSING: dict[Any, Callable[..., int]] = {
 
 
 class FlopCounter(OperatorWatch):
-    """Adds up ``flops`` while active.
+    """Adds up ``flops`` while active, and in ``flops_inside`` those of them while ``inside`` was true.
 
     Unlike ``torch.utils.flop_counter.FlopCounterMode`` it keeps no account by module, so
     ``torch.autograd.grad`` may ask for the gradient of a module's input, and higher-order operators pass
     (uncounted).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, inside: Callable[[], bool] = never) -> None:
         """Start at zero."""
         super().__init__()
-        self.flops = 0
+        self.inside = inside
+        self.flops = self.flops_inside = 0
 
     def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Count the operator if there is a formula for it."""
         packet = getattr(func, "_overloadpacket", None)
         formula = _MISSING.get(packet) or flop_registry.get(packet)
         if formula is not None:
-            self.flops += formula(*args, **kwargs, out_val=out)
+            flops = formula(*args, **kwargs, out_val=out)
+            self.flops += flops
+            self.flops_inside += flops if self.inside() else 0

@@ -13,22 +13,24 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from .watching import OperatorWatch
+from .watching import OperatorWatch, never
 
 
 class LifetimeTracker(OperatorWatch):
     """Counts the bytes of live storages while it is active; under fake tensors, enter it inside their mode.
 
-    ``granularity`` rounds each storage up, as an allocator does (512 bytes on CUDA).
+    ``granularity`` rounds each storage up, as an allocator does (512 bytes on CUDA). ``peak_inside_bytes`` is
+    what of the (first) peak was made while ``inside`` was true.
     """
 
-    def __init__(self, granularity: int = 1) -> None:
+    def __init__(self, granularity: int = 1, inside: Callable[[], bool] = never) -> None:
         """Start with nothing live."""
         super().__init__()
         self.granularity = granularity
-        self.live_bytes = 0
-        self.peak_bytes = 0
-        self._live: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
+        self.inside = inside
+        self.live_bytes = self.live_inside_bytes = 0
+        self.peak_bytes = self.peak_inside_bytes = 0
+        self._live: dict[int, tuple[weakref.ref[torch.UntypedStorage], int, bool]] = {}
 
     def hold(self, tensors: Iterable[Tensor]) -> int:
         """Count tensors that exist already (inputs, weights); return the live bytes with them."""
@@ -38,7 +40,7 @@ class LifetimeTracker(OperatorWatch):
 
     def reset_peak(self) -> None:
         """Let the peak start from what is live now."""
-        self.peak_bytes = self.live_bytes
+        self.peak_bytes, self.peak_inside_bytes = self.live_bytes, self.live_inside_bytes
 
     def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Count the storages of the operator's outputs, and of what it may have resized."""
@@ -54,12 +56,18 @@ class LifetimeTracker(OperatorWatch):
         size = -(-storage.nbytes() // self.granularity) * self.granularity
         known = self._live.get(key)
         if known is None:
-            self._live[key] = (weakref.ref(storage, self._on_death(key)), size)
-            self.live_bytes += size
+            made_inside = self.inside()
+            self._live[key] = (weakref.ref(storage, self._on_death(key)), size, made_inside)
+            self._add(size, made_inside)
         elif known[1] != size:
-            self._live[key] = (known[0], size)
-            self.live_bytes += size - known[1]
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+            self._live[key] = (known[0], size, known[2])
+            self._add(size - known[1], known[2])
+        if self.live_bytes > self.peak_bytes:
+            self.reset_peak()
+
+    def _add(self, size: int, made_inside: bool) -> None:
+        self.live_bytes += size
+        self.live_inside_bytes += size if made_inside else 0
 
     def _on_death(self, key: int) -> Callable[[weakref.ref[torch.UntypedStorage]], None]:
         # The callback outlives this frame inside the tracker's own dict: a strong reference would be a cycle.
@@ -68,6 +76,7 @@ class LifetimeTracker(OperatorWatch):
         def forget(_: weakref.ref[torch.UntypedStorage]) -> None:
             alive = tracker()
             if alive is not None:
-                alive.live_bytes -= alive._live.pop(key)[1]
+                _, size, made_inside = alive._live.pop(key)
+                alive._add(-size, made_inside)
 
         return forget

@@ -5,12 +5,7 @@ Supported? Does it fit? Then one counted call gives memory, operand bytes, FLOPs
 graded against the truth. Only what agrees is timed.
 """
 
-import dataclasses
-import hashlib
-import inspect
-import sys
-from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +13,18 @@ import msgspec
 import torch
 
 from attnbench.contract.discovery import get_implementation
-from attnbench.contract.implementation import Implementation, level_refusals, refusals
-from attnbench.contract.problem import Problem
+from attnbench.contract.implementation import level_refusals, refusals
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
 from .checking import Check, prepare_check, rows_to_check, upstream_on, verdict_in_words
 from .counting import Counts, count_outputs
-from .flops import measure_flops
-from .interpreter import BACKEND as INTERPRETER
 from .interpreter import KernelTrace, sample_kernels, trace_kernels
-from .latency import measure_latency
-from .memory import measure_memory, predict_counts
-from .record import Agreement, Memory, Provenance, Record, Traffic
-from .traffic import measure_traffic
-from .workload import Outputs, Workload, build_workload
+from .memory import predict_counts
+from .provenance import provenance_of
+from .record import Agreement, Memory, Record
+from .sections import fill_counted, fill_timed
+from .workload import Workload, build_workload
 
 TILES_INTERPRETED_WHOLE = 200
 """An interpreted tile costs about 2.5 ms: above this many of them, programs are sampled."""
@@ -73,7 +65,7 @@ def measure_case(
         case_id=case.case_id,
         case=case.to_dict(),
         status="ok",
-        provenance=_provenance(implementation, problem, settings),
+        provenance=provenance_of(implementation, problem, settings),
     )
     reasons = level_refusals(implementation, problem, case.level)
     if reasons:
@@ -98,34 +90,15 @@ def measure_case(
     out, wrong = _count_and_check(workload, settings, predicted, record, rows, check)
     if wrong is None and record.agreement is not None and record.agreement.programs is None:
         wrong = _check_in_float32(workload, settings, record.agreement, folder)
-    if wrong is None and "latency" in settings.metrics:
-        wrong = _time(workload, settings, record, check, out)
+    if wrong is None:
+        wrong = fill_timed(workload, settings, record, check, out)
     return record if wrong is None else _ended(record, "incorrect", wrong)
 
 
 def _ended(record: Record, status: Any, reason: str) -> Record:
-    record.status, record.reason, record.latency = status, reason, None
+    record.status, record.reason = status, reason
+    record.forget_speed()
     return record
-
-
-def _provenance(implementation: Implementation, problem: Problem, settings: MeasureSettings) -> Provenance:
-    return Provenance(
-        semantics=implementation.semantics.name,
-        kernels=[spec.name for spec in implementation.kernels_for(problem)] or None,
-        source_hash=source_hash(implementation),
-        seed=settings.seed,
-        threads=torch.get_num_threads(),
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-
-
-def source_hash(implementation: Implementation) -> str | None:
-    """Hash the file that defines the implementation; records of another source are not comparable."""
-    function = inspect.unwrap(getattr(implementation.attention, "func", implementation.attention))
-    module = sys.modules.get(getattr(function, "__module__", ""))
-    with suppress(OSError, TypeError):
-        return hashlib.sha256(Path(module.__file__ or "").read_bytes()).hexdigest()[:16]  # type: ignore[union-attr]
-    return None
 
 
 def _predict(case: Case, record: Record) -> Counts | None:
@@ -157,7 +130,7 @@ def _count_and_check(
         trace = stack.enter_context(trace_kernels(sample)) if interpreted else None
         counts, outputs = count_outputs(workload)
     out = outputs.out.detach()
-    _fill(workload, settings, counts, predicted, trace, record)
+    fill_counted(workload, settings, counts, predicted, trace, record)
     if isinstance(check, str):
         record.unavailable["agreement"] = check
         return out, None
@@ -166,7 +139,7 @@ def _count_and_check(
         computed = torch.from_numpy(trace.computed_rows(p.batch, p.num_heads, p.seqlen_q))
     record.agreement = check.grade(outputs, computed)
     _say_what_was_cut(record, record.agreement, workload, rows, trace if sample else None)
-    written = _written(check, workload)
+    written = check.written(workload)
     if written is not None:
         record.agreement.verdict = "changed_inputs"
         return out, written
@@ -224,78 +197,3 @@ def _sample(workload: Workload) -> dict[str, Any]:
     if workload.level != "attention" or workload.problem.visited_tiles(128, 128) <= TILES_INTERPRETED_WHOLE:
         return {}
     return sample_kernels(workload.implementation, workload.problem)
-
-
-def _fill(
-    workload: Workload,
-    settings: MeasureSettings,
-    counts: Counts,
-    predicted: Counts | None,
-    trace: KernelTrace | None,
-    record: Record,
-) -> None:
-    """Fill memory, traffic, FLOPs and provenance from the counted call."""
-    missing = record.unavailable
-    if "memory" in settings.metrics:
-        record.memory = measure_memory(workload, counts, predicted)
-        missing["memory.hidden_workspace_bytes"] = "what a kernel allocates inside itself is not seen"
-        missing["memory.process_bytes"] = "the process holds more than one case"
-        if record.memory.reserved_bytes is None:
-            missing["memory.reserved_bytes"] = "the CPU has no caching allocator"
-    if "traffic" in settings.metrics:
-        record.traffic = measure_traffic(workload, counts, missing)
-        _requested(workload, trace, record.traffic, missing)
-        missing["traffic.dram_bytes"] = "needs the hardware counters of a GPU"
-    if "flops" in settings.metrics:
-        record.flops = measure_flops(workload, counts, missing)
-    if record.provenance is not None:
-        record.provenance.backend = workload.implementation.backend(counts.operators)
-        record.provenance.execution = "native" if trace is None else "interpreted"
-
-
-def _requested(
-    workload: Workload, trace: KernelTrace | None, section: Traffic, missing: dict[str, str]
-) -> None:
-    """Fill in the bytes that kernels ask for: counted where they are interpreted, else in closed form."""
-    if trace is not None:
-        section.requested_bytes, section.requested_backend = trace.requested_bytes, INTERPRETER
-        return
-    closed_form = None
-    if workload.level == "attention" and workload.problem.device == "cuda":
-        closed_form = workload.implementation.cost(workload.problem).requested_bytes
-    if closed_form is None:
-        missing["traffic.requested_bytes"] = "only a kernel's own loads and stores can be counted"
-        return
-    section.requested_bytes, section.requested_backend = closed_form, "closed-form"
-
-
-def _time(
-    workload: Workload, settings: MeasureSettings, record: Record, check: Check | str, checked: torch.Tensor
-) -> str | None:
-    """Time the call; returns what is wrong if the last one no longer returns what the checked one did."""
-    p = workload.problem
-    if 0 in (p.batch, p.seqlen_q, p.seqlen_k):
-        record.unavailable["latency"] = "empty: there is nothing to compute"
-        return None
-    if workload.implementation.execution(workload.problem) == "interpreted":
-        record.unavailable["latency"] = (
-            "runs under Triton's interpreter on the CPU: numbers and bytes, never a speed"
-        )
-        return None
-    last: list[torch.Tensor] = []
-
-    def keeping() -> Outputs:
-        outputs = workload.call()
-        last[:] = [outputs.out]
-        return outputs
-
-    timed = dataclasses.replace(workload, call=keeping)
-    record.latency, record.telemetry = measure_latency(timed, settings)
-    if workload.case.cache == "cold" and record.latency.cache == "warm":
-        record.unavailable["latency.cold"] = "a CPU's caches stay as the call before left them"
-    return None if isinstance(check, str) else check.drift(checked, last[0]) or _written(check, workload)
-
-
-def _written(check: Check, workload: Workload) -> str | None:
-    changed = check.changed(workload)
-    return f"it writes to its inputs: {', '.join(changed)}" if changed else None

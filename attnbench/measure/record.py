@@ -115,7 +115,10 @@ class Agreement(Error):
 
 
 class Share(Section):
-    """What part of a block or model is its mixers'."""
+    """What part of a block or model is its mixers': self- and cross-attention with their projections.
+
+    Of the time of a call, of the bytes that it has made and that live at its peak, and of its FLOPs.
+    """
 
     latency_fraction: float | None = None
     memory_fraction: float | None = None
@@ -187,9 +190,15 @@ class Record(msgspec.Struct, omit_defaults=True, kw_only=True):
         """Hold the two rules that keep a table honest: every failure says why, and a failure has no speed."""
         self.reason = None if self.reason is None else one_line(self.reason)
         if self.status != "ok":
-            self.latency = None
+            self.forget_speed()
             if not self.reason:
                 raise ValueError(f"a record that is {self.status!r} needs a reason")
+
+    def forget_speed(self) -> None:
+        """Drop every time that was measured."""
+        self.latency = None
+        if self.share is not None:
+            self.share.latency_fraction = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, with the schema version always in it."""

@@ -54,6 +54,43 @@ class Timer(Protocol):
         """Warm up for at least ``warmup_s`` and one call, then sample."""
 
 
+class Stream(Protocol):
+    """A queue of work with a clock of its own."""
+
+    def flush(self) -> None:
+        """Queue a write larger than the last-level cache, where the stream can."""
+
+    def mark(self) -> Any:
+        """Queue a time stamp."""
+
+    def elapsed_ms(self, start: Any, end: Any) -> float:
+        """Return the time between two marks, after a synchronisation."""
+
+    def synchronize(self) -> None:
+        """Wait until all queued work is done."""
+
+
+@dataclass(frozen=True)
+class HostStream:
+    """The processor, where work is done as soon as it is queued. Caches stay as they are."""
+
+    clock: Clock = HOST_CLOCK
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def mark(self) -> int:
+        """Return the time in nanoseconds."""
+        return self.clock()
+
+    def elapsed_ms(self, start: int, end: int) -> float:
+        """Return the milliseconds between two marks."""
+        return (end - start) * 1e-6
+
+    def synchronize(self) -> None:
+        """Do nothing."""
+
+
 @contextmanager
 def collector_off() -> Iterator[None]:
     """Collect garbage now, and not while a sample is taken."""

@@ -6,6 +6,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
+def never() -> bool:
+    """Say no: nothing lies inside anything that is watched."""
+    return False
+
+
 class OperatorWatch(TorchDispatchMode):
     """Base of what counts operators while it is active; under fake tensors, enter it inside their mode.
 

@@ -84,6 +84,11 @@ class Workload:
         return self.prepare is _nothing
 
     @property
+    def compiled(self) -> bool:
+        """Whether the call goes through ``torch.compile``; on fake tensors it never does."""
+        return self.case.compile and self.fake_mode is None
+
+    @property
     def device(self) -> torch.device:
         """Where the tensors are; the CPU for fake ones."""
         return next(iter(self.inputs.values())).device

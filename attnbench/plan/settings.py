@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from attnbench.contract.errors import UsageError
 
-Metric = Literal["latency", "memory", "traffic", "flops", "agreement"]
+Metric = Literal["latency", "memory", "traffic", "flops", "agreement", "share"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 METRIC_SUMMARIES: dict[Metric, str] = {
@@ -16,6 +16,7 @@ METRIC_SUMMARIES: dict[Metric, str] = {
     "traffic": "compulsory, operand and requested bytes",
     "flops": "useful, dense and executed operations, exponentials",
     "agreement": "error against float64, within the budget of the baseline's own error",
+    "share": "of time, memory and FLOPs of a block or a model, the part of its mixers",
 }
 
 

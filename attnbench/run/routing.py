@@ -33,7 +33,7 @@ def sources_task(
 
 
 def _source(name: str) -> str | None:
-    from attnbench.measure.pipeline import source_hash
+    from attnbench.measure.provenance import source_hash
 
     try:
         return source_hash(get_implementation(name))

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnbench.measure.pipeline import measure_case, measure_task, source_hash
+from attnbench.measure.pipeline import measure_case, measure_task
+from attnbench.measure.provenance import source_hash
 from attnbench.measure.record import Record, record_from_dict
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings

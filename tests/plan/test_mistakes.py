@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.contract.errors import UsageError
-from attnbench.plan.settings import MeasureSettings
+from attnbench.plan.settings import METRICS, MeasureSettings
 from attnbench.plan.suite import load_suite
 
 SWEEP = 'seqlen = 64\nimplementation = "naive"\n'

@@ -1,0 +1,115 @@
+"""A record's sections, each where it was asked for and can be had. In: a workload, counted and checked.
+
+What cannot be had is named in the record, with the reason.
+"""
+
+import dataclasses
+
+from torch import Tensor
+
+from attnbench.plan.settings import MeasureSettings
+
+from .checking import Check
+from .counting import Counts
+from .flops import measure_flops
+from .interpreter import BACKEND as INTERPRETER
+from .interpreter import KernelTrace
+from .latency import measure_latency
+from .memory import measure_memory
+from .record import Record, Traffic
+from .share import latency_fraction, measure_share
+from .traffic import measure_traffic
+from .workload import Outputs, Workload
+
+
+def fill_counted(
+    workload: Workload,
+    settings: MeasureSettings,
+    counts: Counts,
+    predicted: Counts | None,
+    trace: KernelTrace | None,
+    record: Record,
+) -> None:
+    """Fill memory, traffic, FLOPs and provenance from the counted call."""
+    missing = record.unavailable
+    if "memory" in settings.metrics:
+        record.memory = measure_memory(workload, counts, predicted)
+        missing["memory.hidden_workspace_bytes"] = "what a kernel allocates inside itself is not seen"
+        missing["memory.process_bytes"] = "the process holds more than one case"
+        if record.memory.reserved_bytes is None:
+            missing["memory.reserved_bytes"] = "the CPU has no caching allocator"
+    if "traffic" in settings.metrics:
+        record.traffic = measure_traffic(workload, counts, missing)
+        _requested(workload, trace, record.traffic, missing)
+        missing["traffic.dram_bytes"] = "needs the hardware counters of a GPU"
+    if "flops" in settings.metrics:
+        record.flops = measure_flops(workload, counts, missing)
+    if "share" in settings.metrics:
+        record.share = measure_share(workload, counts, missing)
+    if record.provenance is not None:
+        record.provenance.backend = workload.implementation.backend(counts.operators)
+        record.provenance.execution = "native" if trace is None else "interpreted"
+
+
+def _requested(
+    workload: Workload, trace: KernelTrace | None, section: Traffic, missing: dict[str, str]
+) -> None:
+    """Fill in the bytes that kernels ask for: counted where they are interpreted, else in closed form."""
+    if trace is not None:
+        section.requested_bytes, section.requested_backend = trace.requested_bytes, INTERPRETER
+        return
+    closed_form = None
+    if workload.level == "attention" and workload.problem.device == "cuda":
+        closed_form = workload.implementation.cost(workload.problem).requested_bytes
+    if closed_form is None:
+        missing["traffic.requested_bytes"] = "only a kernel's own loads and stores can be counted"
+        return
+    section.requested_bytes, section.requested_backend = closed_form, "closed-form"
+
+
+def fill_timed(
+    workload: Workload, settings: MeasureSettings, record: Record, check: Check | str, checked: Tensor
+) -> str | None:
+    """Fill what is read from a clock, once the call has been found right.
+
+    Returns what is wrong if the last timed call no longer gives what the checked one did.
+    """
+    untimed = _why_untimed(workload)
+    wrong = None
+    if "latency" in settings.metrics:
+        if untimed is None:
+            wrong = _time(workload, settings, record, check, checked)
+        else:
+            record.unavailable["latency"] = untimed
+    if wrong is None and record.share is not None and not workload.compiled:
+        if untimed is None:
+            record.share.latency_fraction = latency_fraction(workload, settings)
+        else:
+            record.unavailable["share.latency_fraction"] = untimed
+    return wrong
+
+
+def _why_untimed(workload: Workload) -> str | None:
+    p = workload.problem
+    if 0 in (p.batch, p.seqlen_q, p.seqlen_k):
+        return "empty: there is nothing to compute"
+    if workload.implementation.execution(p) == "interpreted":
+        return "runs under Triton's interpreter on the CPU: numbers and bytes, never a speed"
+    return None
+
+
+def _time(
+    workload: Workload, settings: MeasureSettings, record: Record, check: Check | str, checked: Tensor
+) -> str | None:
+    last: list[Tensor] = []
+
+    def keeping() -> Outputs:
+        outputs = workload.call()
+        last[:] = [outputs.out]
+        return outputs
+
+    timed = dataclasses.replace(workload, call=keeping)
+    record.latency, record.telemetry = measure_latency(timed, settings)
+    if workload.case.cache == "cold" and record.latency.cache == "warm":
+        record.unavailable["latency.cold"] = "a CPU's caches stay as the call before left them"
+    return None if isinstance(check, str) else check.drift(checked, last[0]) or check.written(workload)

@@ -1,0 +1,94 @@
+"""What part of a block or a model is its mixers'. In: a workload and the counts of its call. Out: three
+fractions, of one call as the mode has it, backward pass included.
+
+The mixers' is all that happens inside them: self- and cross-attention with their projections and positions.
+``flops_fraction``: of the executed FLOPs. ``memory_fraction``: of the bytes that the call has made and that
+live at its peak, those made inside mixers, from tensor lifetimes on every device. ``latency_fraction``: of
+the time of a call, that between the borders of its mixers.
+
+The borders' times are read in the very calls that are timed as a whole, so that numerator and denominator
+share caches, clocks and disturbances, and no fraction can pass 1. A mixer replayed by itself would find its
+inputs in another cache, and would have no backward pass of the whole to stand in.
+"""
+
+from typing import Any
+
+from attnbench.plan.settings import MeasureSettings
+
+from .borders import Inside, borders
+from .counting import Counts
+from .cuda_timer import CudaStream
+from .flops import NothingCountedError, executed_flops
+from .record import Share
+from .stopping import StoppingRule, quantile
+from .timing import HostStream, Stream, collector_off
+from .workload import Workload
+
+MOST_SAMPLES = 30
+
+
+def measure_share(workload: Workload, counted: Counts, unavailable: dict[str, str]) -> Share | None:
+    """Return the section without its latency, None at level ``attention``, which is nothing but a mixer.
+
+    What cannot be had goes to ``unavailable``, with the reason.
+    """
+    if workload.module is None:
+        return None
+    section = Share()
+    if workload.compiled:
+        unavailable["share"] = "a compiled call has no borders between its mixers and the rest"
+        return section
+    made_bytes = counted.call_peak_bytes - counted.resident_bytes
+    if made_bytes > 0:
+        section.memory_fraction = counted.mixer_bytes_at_peak / made_bytes
+    else:
+        unavailable["share.memory_fraction"] = "the call makes no tensors"
+    try:
+        flops = executed_flops(workload, counted)
+        # Kernels with FLOPs in closed form stand inside mixers alone.
+        section.flops_fraction = (counted.mixer_flops + flops - counted.flops) / flops
+    except NothingCountedError as reason:
+        unavailable["share.flops_fraction"] = str(reason)
+    except ZeroDivisionError:
+        unavailable["share.flops_fraction"] = "the call performs no FLOPs"
+    return section
+
+
+def latency_fraction(workload: Workload, settings: MeasureSettings, *, stream: Stream | None = None) -> float:
+    """Return the mixers' part of the time of a call, the median over several calls."""
+    if workload.module is None:
+        raise TypeError("level 'attention' has no module")
+    if stream is None:
+        on_cuda = workload.device.type == "cuda"
+        stream = CudaStream(workload.device) if on_cuda else HostStream()
+    budget_s = settings.latency_budget_s / 2
+    rule = StoppingRule(min_samples=settings.min_samples, max_samples=MOST_SAMPLES, budget_s=budget_s)
+    marks: list[Any] = []
+    inside = Inside(at_border=lambda: marks.append(stream.mark()))
+    fractions: list[float] = []
+    spent_ms = 0.0
+    with borders(workload.module, inside.enter, inside.leave), workload.environment(), collector_off():
+        first, first_ms = _fraction(workload, stream, marks)
+        if first_ms > budget_s * 1e3:  # a call this long needs no warm-up, and no second one
+            return first
+        while not rule.enough(fractions, spent_ms * 1e-3):
+            fraction, whole_ms = _fraction(workload, stream, marks)
+            fractions.append(fraction)
+            spent_ms += whole_ms
+    return quantile(fractions, 0.5)
+
+
+def _fraction(workload: Workload, stream: Stream, marks: list[Any]) -> tuple[float, float]:
+    """Call once: the mixers' part, and the milliseconds of the whole."""
+    workload.prepare()
+    if workload.case.cache == "cold":
+        stream.flush()
+    marks.clear()
+    start = stream.mark()
+    outputs = workload.call()
+    end = stream.mark()
+    stream.synchronize()
+    del outputs
+    whole_ms = stream.elapsed_ms(start, end)
+    pairs = zip(marks[::2], marks[1::2], strict=True)
+    return sum(stream.elapsed_ms(*pair) for pair in pairs) / whole_ms, whole_ms
