@@ -171,7 +171,7 @@ def _llama3(frequency: float, scaling: RopeScaling) -> float:
 
 
 def _yarn(plain: list[float], head_dim: int, base: float, scaling: RopeScaling) -> list[float]:
-    """Pairs that turn ``beta_fast`` times are kept, those that turn ``beta_slow`` times divided, with a ramp."""
+    """Pairs that turn ``beta_fast`` times are kept, from ``beta_slow`` on divided, with a ramp between."""
 
     def pair_turning(times: float) -> float:
         return head_dim * math.log(scaling.original_max_seqlen / (times * 2 * math.pi)) / (2 * math.log(base))

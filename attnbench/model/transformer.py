@@ -270,7 +270,7 @@ class EncoderDecoder(Transformer):
         batch, seqlen = target.shape[:2]
         valid = row_lengths(target_lengths, batch, seqlen, name="target_lengths")
         starts, ends = spans(state, valid)
-        memory = counts = None
+        memory = counts = held = None
         if source is not None:
             if state is not None and state.source_lengths is not None:
                 raise UsageError("source: the state holds one already; give None")
@@ -279,8 +279,6 @@ class EncoderDecoder(Transformer):
             memory = self.encode(source, source_lengths)
             held = row_lengths(source_lengths, batch, source.shape[1], name="source_lengths")
             counts = None if source_lengths is None else held
-            if state is not None:
-                state.source_lengths = held
         elif state is None or state.source_lengths is None:
             raise UsageError("source: None is accepted only with a state that holds one")
         elif source_lengths is not None:
@@ -290,7 +288,7 @@ class EncoderDecoder(Transformer):
         layers = None if state is None else state.layers
         features: Tensor = self.decoder(x, hidden, layers, memory, counts)
         if state is not None:
-            state.lengths = ends
+            state.lengths, state.source_lengths = ends, held or state.source_lengths
         return features
 
     @torch.no_grad()
