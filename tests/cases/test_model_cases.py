@@ -18,7 +18,7 @@ from attnbench.model.positions import rotary_table, sinusoidal_table
 ENCODERS = [
     name
     for name, implementation in find_implementations().items()
-    if not refusals(implementation, Problem(seqlen_q=6, head_dim=8, mask=Full(), key_lengths=[4]))
+    if not refusals(implementation, Problem(seqlen_q=6, head_dim=8, mask=Full(), key_lengths=(4,)))
 ]
 CASTS: dict[str, Callable[..., nn.Module]] = {
     "to bfloat16": lambda **form: build_model(**form).to(torch.bfloat16),
