@@ -288,7 +288,8 @@ class EncoderDecoder(Transformer):
         layers = None if state is None else state.layers
         features: Tensor = self.decoder(x, hidden, layers, memory, counts)
         if state is not None:
-            state.lengths, state.source_lengths = ends, held or state.source_lengths
+            state.lengths = ends
+            state.source_lengths = state.source_lengths if held is None else held
         return features
 
     @torch.no_grad()

@@ -44,24 +44,37 @@ def test_an_interpreted_kernel_in_pieces_equals_one_pass(mask):
     assert_pieces_equal_one_pass(model, [5, 1, 2], 1e-5)
 
 
-@pytest.mark.parametrize("position", ["rope", "learned", "sinusoidal", "none"])
-@torch.no_grad()
-def test_rows_of_different_lengths_stand_at_their_own_positions(position):
-    model = build_model("tiny", "naive", dtype="float64", position=position)
-    tokens, lengths = stdlib_tokens(3, SEQLEN), [10, 3, 0]
+RAGGED = ((10, (10, 3, 0)), (4, (4, 4, 2)), (1, (1, 1, 1)), (1, (0, 1, 1)), (5, (1, 5, 5)))
+"""Chunks: how long each is, and how many of its tokens each row has."""
+
+
+def assert_ragged_rows_equal_one_pass(model, tolerance):
+    tokens = stdlib_tokens(3, SEQLEN)
     whole = model(tokens)
     state = model.new_state(3, SEQLEN)
-    first = model(tokens[:, :10], lengths, state)
-    for b, n in enumerate(lengths):
-        torch.testing.assert_close(first[b, :n], whole[b, :n], rtol=0, atol=1e-12)
-    for chunk, counts in ((4, [4, 4, 2]), (1, None), (5, [1, 5, 5])):
+    for size, counts in RAGGED:
         begins = state.lengths
-        piece = torch.stack([tokens[b, n : n + chunk] for b, n in enumerate(begins)])
+        piece = torch.stack([tokens[b, n : n + size] for b, n in enumerate(begins)])
         out = model(piece, counts, state)
-        for b, n in enumerate(begins):
-            count = chunk if counts is None else counts[b]
-            torch.testing.assert_close(out[b, :count], whole[b, n : n + count], rtol=0, atol=1e-12)
-    assert state.lengths == (16, 13, 8)
+        for b, (n, count) in enumerate(zip(begins, counts, strict=True)):
+            torch.testing.assert_close(out[b, :count], whole[b, n : n + count], rtol=0, atol=tolerance)
+    assert state.lengths == (16, 14, 9)
+
+
+@pytest.mark.parametrize("position", ["rope", "learned", "sinusoidal", "none"])
+@pytest.mark.parametrize(("name", "mask"), CASES, ids=IDS)
+@torch.no_grad()
+def test_rows_of_different_lengths_stand_at_their_own_positions(name, mask, position):
+    for dtype, tolerance in (("float64", 1e-12), ("float32", 1e-5)):
+        model = build_model("tiny", name, dtype=dtype, mask=mask, position=position)
+        assert_ragged_rows_equal_one_pass(model, tolerance)
+
+
+@pytest.mark.parametrize("mask", [Causal(), SlidingWindow(5)], ids=["causal", "window"])
+@torch.no_grad()
+def test_rows_of_different_lengths_in_an_interpreted_kernel(mask):
+    model = build_model("tiny", "triton-flash", num_heads=1, num_kv_heads=1, num_layers=1, mask=mask)
+    assert_ragged_rows_equal_one_pass(model, 1e-5)
 
 
 @torch.no_grad()
@@ -151,12 +164,6 @@ def test_a_state_that_does_not_fit_is_refused_and_left_as_it_was():
 def test_decoding_records_no_gradients(name):
     model = build_model("tiny", name)
     assert not model(stdlib_tokens(1, 2), state=model.new_state(1, 2)).requires_grad
-
-
-def test_a_state_without_room_for_different_lengths_is_refused():
-    model = build_model("tiny", "linear")
-    with pytest.raises(UsageError, match="linear decodes only batches whose rows are equally long"):
-        model(stdlib_tokens(2, 4), [4, 3], model.new_state(2, 8))
 
 
 @pytest.mark.parametrize(
