@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.contract.errors import UsageError
 from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import LINEAR_ELU
@@ -23,10 +24,12 @@ from ._linear_parts import CHUNK_SIZE, parts_of
 
 @dataclass
 class LinearState:
-    """What is kept of ``length`` tokens: ``sums`` ``[B, G, D, Dv + 1]``, float32 (float64 for float64)."""
+    """What is kept of ``lengths[b]`` tokens of row b: ``sums`` ``[B, G, D, Dv + 1]``, float32 (float64 for
+    float64).
+    """
 
     sums: Tensor
-    length: int = 0
+    lengths: tuple[int, ...]
 
     @property
     def kv(self) -> Tensor:
@@ -97,7 +100,7 @@ def new_state(problem: Problem, max_seqlen: int) -> LinearState:
     p = problem
     dtype = torch.promote_types(getattr(torch, p.dtype), torch.float32)
     shape = (p.batch, p.num_kv_heads, p.head_dim, p.head_dim_v + 1)
-    return LinearState(torch.zeros(shape, dtype=dtype, device=p.device))
+    return LinearState(torch.zeros(shape, dtype=dtype, device=p.device), lengths=(0,) * p.batch)
 
 
 def state_bytes(problem: Problem, max_seqlen: int) -> int:
@@ -119,12 +122,16 @@ def extend(
     """Attend with a chunk of new tokens to all tokens so far and to each other, and add them to the state.
 
     q ``[B, H, T, D]``, k ``[B, G, T, D]``, v ``[B, G, T, Dv]`` → out ``[B, H, T, Dv]``, without gradients.
+    ``problem.key_lengths`` count the new tokens of each row.
     """
-    p = problem.replace(seqlen_q=q.shape[2], seqlen_k=k.shape[2], key_lengths=None, query_start=None)
+    p = problem.replace(seqlen_q=q.shape[2], seqlen_k=k.shape[2], query_start=None)
+    if len(state.lengths) != p.batch:
+        raise UsageError(f"state: made for {len(state.lengths)} rows, the chunk has {p.batch}")
     out, total = _allocate(q, p)
     for run in batch_runs(p):
-        _chunks(q, k, v, p, run).attend(out, total, state.sums.flatten(0, 1))
-    state.length += p.seqlen_k
+        rows = run.rows
+        _chunks(q, k, v, p, run).attend(out[rows], total[rows], state.sums[rows].flatten(0, 1))
+    state.lengths = tuple(old + new for old, new in zip(state.lengths, p.key_limits, strict=True))
     return AttentionOutput(out.flatten(1, 2)), state
 
 

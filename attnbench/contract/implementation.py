@@ -179,6 +179,14 @@ def refusals(implementation: Implementation, problem: Problem) -> list[str]:
     return reasons or implementation.unsupported(problem)
 
 
+def require_support(implementation: Implementation, problem: Problem) -> Problem:
+    """Return ``problem``, or raise ``UsageError`` with every reason why the implementation refuses it."""
+    reasons = refusals(implementation, problem)
+    if reasons:
+        raise UsageError("; ".join(reasons))
+    return problem
+
+
 def level_refusals(implementation: Implementation, problem: Problem, level: str) -> list[str]:
     """Return every reason against ``problem`` as a case of ``level``: at ``attention`` it needs a core."""
     return (core_refusals(implementation) if level == "attention" else []) or refusals(

@@ -57,6 +57,8 @@ class Semantics:
     it stands in for: the distance to those is reported as approximation, never as error. ``local_keys`` says
     that a row depends only on the keys it sees (false for what mixes all keys first, such as low-rank
     projections), so that blocks may leave the other keys out. ``bound`` caps the error budgets.
+    ``by_position`` is false where the places of keys say only which of them are seen: a full ring buffer need
+    not be put in order then.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Semantics:
     bound: BoundFunction | None = None
     has_lse: bool = True
     local_keys: bool = True
+    by_position: bool = True
 
 
 def _softmax_reference(
@@ -183,7 +186,7 @@ def _linear_baseline(
     return AttentionOutput(out.to(q.dtype))
 
 
-SOFTMAX = Semantics("softmax", _softmax_reference, _softmax_baseline, bound=softmax_bounds)
+SOFTMAX = Semantics("softmax", _softmax_reference, _softmax_baseline, bound=softmax_bounds, by_position=False)
 LINEAR_ELU = Semantics(
     "linear-elu",
     _linear_reference,
@@ -191,5 +194,6 @@ LINEAR_ELU = Semantics(
     approximates=SOFTMAX,
     bound=linear_bounds,
     has_lse=False,
+    by_position=False,
 )
 """Katharopoulos et al., arXiv 2006.16236."""

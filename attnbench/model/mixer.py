@@ -1,5 +1,6 @@
 """The mixer round every q/k/v core: projections, heads, rotary positions, state; ``[B, S, dim]`` in, out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,15 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.contract.errors import UsageError
-from attnbench.contract.implementation import Implementation, refusals
+from attnbench.contract.implementation import Implementation, require_support
+from attnbench.contract.masks import Full
 from attnbench.contract.mixers import MixerConfig
 from attnbench.contract.problem import Problem
-from attnbench.contract.state import KeyValueCache, extend, new_state
+from attnbench.contract.state import extend, new_state
 
 from .layers import Linear
 from .lengths import Lengths, row_lengths
-from .positions import PositionTable, rotary_table, rotate
+from .positions import PositionTable, RotaryPositions, rotate
 from .weights import device_type
+
+Context = Tensor | tuple[Tensor, Tensor]
+"""What keys and values are made from: ``[B, Sk, width]``, or one tensor for each of the two."""
 
 
 def mixer_problem(config: MixerConfig, batch: int, seqlen_q: int, seqlen_k: int, **given: Any) -> Problem:
@@ -25,37 +30,54 @@ def mixer_problem(config: MixerConfig, batch: int, seqlen_q: int, seqlen_k: int,
         "num_heads": config.num_heads,
         "num_kv_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
+        "head_dim_v": config.head_dim_v,
         "dtype": config.dtype,
         "device": torch.device(config.device).type,
-        "mask": config.mask,
+        "mask": Full() if config.cross else config.mask,
         "scale": config.scale,
         "options": config.options,
     }
     return Problem(batch=batch, seqlen_q=seqlen_q, seqlen_k=seqlen_k, **(form | given))
 
 
-def require_support(implementation: Implementation, problem: Problem) -> Problem:
-    """Return ``problem``, or raise ``UsageError`` with every reason why the implementation refuses it."""
-    reasons = refusals(implementation, problem)
-    if reasons:
-        raise UsageError("; ".join(reasons))
-    return problem
-
-
 @dataclass
 class AttentionState:
-    """What one layer remembers: the core's own state, and how many positions each batch row has filled."""
+    """What self-attention remembers: the core's own state, how many positions each batch row has filled, and
+    for how many it was made.
+    """
 
     core: Any
     lengths: tuple[int, ...]
+    max_seqlen: int
+
+
+@dataclass
+class ContextState:
+    """What cross-attention remembers once it was given its context: keys ``[B, G, Sk, D]``, values
+    ``[B, G, Sk, Dv]``, and how many positions of each row are valid.
+    """
+
+    batch: int
+    keys_values: tuple[Tensor, Tensor] | None = None
+    lengths: tuple[int, ...] = ()
+
+    def keep(self) -> "Callable[[], ContextState]":
+        """Return what puts it back as it is now; its tensors are never written again."""
+        saved = dict(vars(self))
+
+        def restore() -> ContextState:
+            vars(self).update(saved)
+            return self
+
+        return restore
 
 
 class AttentionMixer(nn.Module):
     """``out_proj(core(q_proj(x), k_proj(c), v_proj(c)))`` by heads, with ``c`` the context or ``x`` itself.
 
     ``implementation`` is the core: ``q [B, H, S, D]``, ``k [B, G, Sk, D]``, ``v [B, G, Sk, Dv]``. Its learned
-    parts are the parameters ``core.*``, drawn from ``generator``. ``head_dim_v`` is ``head_dim`` and
-    ``out_bias`` is ``config.bias`` unless given. Layers of one model share a ``table`` of rotary positions.
+    parts are the parameters ``core.*``, drawn from ``generator``. Layers of one model share a ``table`` of
+    rotary positions.
 
     Raises:
         UsageError: the implementation does not support what it is given, here or in ``forward``.
@@ -66,23 +88,19 @@ class AttentionMixer(nn.Module):
         config: MixerConfig,
         implementation: Implementation,
         *,
-        head_dim_v: int | None = None,
-        out_bias: bool | None = None,
         table: PositionTable | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.config = config
         self.implementation = implementation
-        self.head_dim_v = config.head_dim if head_dim_v is None else head_dim_v
         make = partial(Linear, dtype=getattr(torch, config.dtype), device=config.device)
         self.q_proj = make(config.dim, config.num_heads * config.head_dim, bias=config.bias)
-        self.k_proj = make(config.dim, config.num_kv_heads * config.head_dim, bias=config.bias)
-        self.v_proj = make(config.dim, config.num_kv_heads * self.head_dim_v, bias=config.bias)
-        out_bias = config.bias if out_bias is None else out_bias
-        self.out_proj = make(config.num_heads * self.head_dim_v, config.dim, bias=out_bias)
+        self.k_proj = make(config.key_dim, config.num_kv_heads * config.head_dim, bias=config.bias)
+        self.v_proj = make(config.value_dim, config.num_kv_heads * config.head_dim_v, bias=config.bias)
+        self.out_proj = make(config.num_heads * config.head_dim_v, config.dim, bias=bool(config.out_bias))
         rotary = config.rotary and not config.cross
-        self.table = (table or rotary_positions(config.head_dim, config.rope_base)) if rotary else None
+        self.table = (table or RotaryPositions(config.head_dim, config.rope_base)) if rotary else None
         self.core = self._core_parameters(generator or torch.Generator().manual_seed(0))
 
     def _core_parameters(self, generator: torch.Generator) -> nn.ParameterDict | None:
@@ -98,52 +116,102 @@ class AttentionMixer(nn.Module):
         """The attention problem of one call; ``given`` are other fields of ``Problem``."""
         weight = self.q_proj.weight
         now = {"dtype": str(weight.dtype).removeprefix("torch."), "device": device_type(weight)}
-        return mixer_problem(
-            self.config, batch, seqlen_q, seqlen_k, mode=mode, head_dim_v=self.head_dim_v, **now, **given
-        )
+        return mixer_problem(self.config, batch, seqlen_q, seqlen_k, mode=mode, **(now | given))
 
-    def new_state(self, batch: int, max_seqlen: int) -> AttentionState:
-        """An empty state for ``batch`` rows of at most ``max_seqlen`` positions."""
-        problem = self.problem(batch, max_seqlen, max_seqlen)
-        return AttentionState(new_state(self.implementation, problem, max_seqlen), (0,) * batch)
+    def new_state(self, batch: int, max_seqlen: int) -> AttentionState | ContextState:
+        """An empty state for ``batch`` rows: of at most ``max_seqlen`` positions, or of the context."""
+        if self.config.cross:
+            return ContextState(batch)
+        # Where the weights are, which is not always the device that they stand for.
+        problem = self.problem(batch, max_seqlen, max_seqlen, device=self.q_proj.weight.device.type)
+        return AttentionState(new_state(self.implementation, problem, max_seqlen), (0,) * batch, max_seqlen)
 
     def forward(
         self,
         x: Tensor,
-        context: Tensor | None = None,
+        context: Context | None = None,
         lengths: Lengths | None = None,
-        state: AttentionState | None = None,
-    ) -> tuple[Tensor, AttentionState | None]:
+        state: Any = None,
+    ) -> tuple[Tensor, Any]:
         """Mix ``x [B, S, dim]`` along S; returns ``[B, S, dim]`` and the state, which has moved on in place.
 
-        ``lengths`` counts the valid positions of each row of the keys' side; later ones are hidden from every
-        query, and what comes out at padding is finite and means nothing. With a ``state``, ``x`` follows the
-        positions that the state holds, and autograd records nothing.
+        ``lengths`` counts the valid positions of each row of the keys' side, or marks them (booleans
+        ``[B, Sk]``); later ones are hidden from every query, and what comes out at padding is finite and
+        means nothing. With a ``state``, ``x`` follows the positions that the state holds, or meets the
+        context that was given with it first, and autograd records nothing.
+
+        Raises:
+            UsageError: a context where there is none or none where one is needed, shapes or lengths that do
+                not fit it or the state, and what the implementation does not support.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and state is None):
-            return self._mixed(x, context, lengths, state), state
+            mix = self._crossing if self.config.cross else self._self_attending
+            out = mix(x, context, lengths, state)
+            y: Tensor = self.out_proj(out.transpose(1, 2).flatten(2))
+        return y, state
 
-    def _mixed(
-        self, x: Tensor, context: Tensor | None, lengths: Lengths | None, state: AttentionState | None
-    ) -> Tensor:
-        if (context is not None) != self.config.cross:
-            raise UsageError("context: cross-attention needs one, self-attention takes none")
-        source = x if context is None else context
-        batch, seqlen = x.shape[:2]
-        valid = row_lengths(lengths, batch, source.shape[1])
+    def _crossing(self, x: Tensor, context: Context | None, lengths: Lengths | None, state: Any) -> Tensor:
+        held = state or ContextState(x.shape[0])
+        if x.shape[0] != held.batch:
+            raise UsageError(f"state: made for {held.batch} rows, x has {x.shape[0]}")
+        if held.keys_values is not None and (context is not None or lengths is not None):
+            raise UsageError("context, lengths: the state holds them already, it takes them once")
+        k, v = held.keys_values or self._read(held, context, lengths)
         q = self._split(self.q_proj(x), self.config.num_heads)
-        k = self._split(self.k_proj(source), self.config.num_kv_heads)
-        v = self._split(self.v_proj(source), self.config.num_kv_heads)
+        ragged = None if set(held.lengths) <= {k.shape[2]} else held.lengths
+        mode = "decode" if state is not None and q.shape[2] == 1 else "fwd"
+        return self._attend(q, k, v, mode, key_lengths=ragged)
+
+    def _read(
+        self, held: ContextState, context: Context | None, lengths: Lengths | None
+    ) -> tuple[Tensor, Tensor]:
+        """Keep keys and values of the context, and return them."""
+        if context is None:
+            raise UsageError("context: cross-attention needs one")
+        keys, values = context if isinstance(context, tuple) else (context, context)
+        wanted = (held.batch, keys.shape[1] if keys.ndim > 1 else 0)
+        for of, given, width in (
+            ("keys", keys, self.config.key_dim),
+            ("values", values, self.config.value_dim),
+        ):
+            if given.shape != (*wanted, width):
+                raise UsageError(f"context: {of} come from {[*wanted, width]}, not {list(given.shape)}")
+        held.lengths = row_lengths(lengths, *wanted)
+        k = self._split(self.k_proj(keys), self.config.num_kv_heads)
+        v = self._split(self.v_proj(values), self.config.num_kv_heads)
+        held.keys_values = k, v
+        return k, v
+
+    def _self_attending(
+        self, x: Tensor, context: Context | None, lengths: Lengths | None, state: Any
+    ) -> Tensor:
+        if context is not None:
+            raise UsageError("context: self-attention takes none")
+        batch, seqlen = x.shape[:2]
+        valid = row_lengths(lengths, batch, seqlen)
+        ragged = None if set(valid) <= {seqlen} else valid
+        q = self._split(self.q_proj(x), self.config.num_heads)
+        k = self._split(self.k_proj(x), self.config.num_kv_heads)
+        v = self._split(self.v_proj(x), self.config.num_kv_heads)
         if self.table is not None:
-            rows = self.table.rows(state.lengths if state else (0,) * batch, seqlen, like=x)
+            starts, horizon = ((0,) * batch, None) if state is None else (state.lengths, state.max_seqlen)
+            rows = self.table.rows(starts, seqlen, like=x, horizon=horizon)
             q, k = rotate(q, rows), rotate(k, rows)
         if state is None:
-            key_lengths = None if lengths is None or set(valid) <= {k.shape[2]} else valid
-            out = self._attend(q, k, v, key_lengths=key_lengths)
-        else:
-            out = self._continue(q, k, v, valid, state)
-        y: Tensor = self.out_proj(out.transpose(1, 2).flatten(2))
-        return y
+            return self._attend(q, k, v, "fwd", key_lengths=ragged)
+        output, state.core = extend(
+            self.implementation,
+            state.core,
+            q,
+            k,
+            v,
+            problem=self.problem(
+                batch, seqlen, seqlen, "decode" if seqlen == 1 else "fwd", key_lengths=ragged
+            ),
+            params=self._parameters_of_core(),
+        )
+        state.lengths = tuple(start + count for start, count in zip(state.lengths, valid, strict=True))
+        return output.out
 
     @staticmethod
     def _split(x: Tensor, heads: int) -> Tensor:
@@ -154,63 +222,9 @@ class AttentionMixer(nn.Module):
     def _parameters_of_core(self) -> dict[str, Tensor] | None:
         return None if self.core is None else dict(self.core.items())
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mode: str | None = None, **given: Any) -> Tensor:
-        problem = require_support(self.implementation, self._problem_of(q, k.shape[2], mode, **given))
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mode: str, **given: Any) -> Tensor:
+        if torch.is_grad_enabled() and q.requires_grad:
+            mode = "fwd_bwd"
+        problem = self.problem(q.shape[0], q.shape[2], k.shape[2], mode, **given)
+        require_support(self.implementation, problem)
         return self.implementation.attention(q, k, v, problem=problem, params=self._parameters_of_core()).out
-
-    def _problem_of(self, q: Tensor, seqlen_k: int, mode: str | None = None, **given: Any) -> Problem:
-        differentiated = torch.is_grad_enabled() and q.requires_grad
-        return self.problem(
-            q.shape[0], q.shape[2], seqlen_k, "fwd_bwd" if differentiated else mode or "fwd", **given
-        )
-
-    def _continue(
-        self, q: Tensor, k: Tensor, v: Tensor, new: tuple[int, ...], state: AttentionState
-    ) -> Tensor:
-        """Append a chunk to the state, ``new[b]`` of its positions in row b, and attend from it."""
-        filled, chunk = state.lengths, k.shape[2]
-        ends = tuple(old + count for old, count in zip(filled, new, strict=True))
-        mode = "decode" if chunk == 1 else "fwd"
-        if len(set(filled)) <= 1 and set(new) <= {chunk}:
-            held = chunk if self.implementation.extend is not None else max(ends, default=0)
-            require_support(self.implementation, self._problem_of(q, held, mode))
-            output, state.core = extend(
-                self.implementation,
-                state.core,
-                q,
-                k,
-                v,
-                problem=self._problem_of(q, chunk, mode),
-                params=self._parameters_of_core(),
-            )
-            out = output.out
-        elif isinstance(state.core, KeyValueCache):
-            self._write_rows(state.core, k, v, filled, new)
-            held = max(ends)
-            keys, values = state.core.k[:, :, :held], state.core.v[:, :, :held]
-            out = self._attend(q, keys, values, mode, key_lengths=ends, query_start=filled)
-        else:
-            raise UsageError(
-                f"lengths: {self.implementation.name} decodes only batches whose rows are equally long"
-            )
-        state.lengths = ends
-        return out
-
-    @staticmethod
-    def _write_rows(
-        cache: KeyValueCache, k: Tensor, v: Tensor, filled: tuple[int, ...], new: tuple[int, ...]
-    ) -> None:
-        """Write the valid positions of the chunk behind what each row holds."""
-        held = max(old + count for old, count in zip(filled, new, strict=True))
-        if held > cache.k.shape[2]:
-            raise UsageError(f"the cache holds {cache.k.shape[2]} positions, {held} are needed")
-        places = [(b, t, filled[b] + t) for b, count in enumerate(new) for t in range(count)]
-        rows, sources, slots = torch.tensor(places, device=k.device).view(-1, 3).unbind(1)
-        cache.k[rows, :, slots] = k[rows, :, sources]
-        cache.v[rows, :, slots] = v[rows, :, sources]
-        cache.length = held
-
-
-def rotary_positions(head_dim: int, base: float) -> PositionTable:
-    """The table of ``rotary_table`` for one head width and base."""
-    return PositionTable(partial(rotary_table, head_dim=head_dim, base=base))
