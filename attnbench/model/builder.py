@@ -1,4 +1,4 @@
-"""A preset or a config and an implementation in, a model or one layer of it out, with its weights drawn."""
+"""A preset or a config and an implementation in, a model or one layer of it out, with its weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +18,7 @@ from .config import TransformerConfig
 from .mixer import AttentionMixer, mixer_problem
 from .positions import RotaryPositions
 from .presets import load_preset
+from .pretrained import load_trained, require_trained_form
 from .transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from .weights import draw_weights, generator_for, seeded
 
@@ -41,7 +42,8 @@ def build_model(
 
     Weights depend on ``seed`` and on their names alone: they are the same for every implementation, which may
     add parameters of its own. Under fake tensors nothing is drawn. An implementation without a backward pass
-    refuses calls that autograd records: call the model under ``torch.no_grad()``.
+    refuses calls that autograd records: call the model under ``torch.no_grad()``. A preset with trained
+    weights, named rather than given as a config, brings those instead, and refuses overrides they do not fit.
 
     Args:
         preset_or_config: a name of ``presets.toml``, or a ``TransformerConfig``.
@@ -61,6 +63,8 @@ def build_model(
     model = ARCHITECTURES[config.architecture](config, factory, dtype=factory.dtype, device=str(device))
     model.implementation, model.cross_implementation = factory.core.name, factory.cross_name
     draw_weights(model, seed=seed, depth=config.num_layers)
+    if isinstance(preset_or_config, str):
+        load_trained(preset_or_config, model)
     return model
 
 
@@ -84,7 +88,8 @@ def build_block(
     """One layer of that Transformer: ``block(x, lengths=None, state=None) -> (y, state)``.
 
     ``x`` and ``y`` are ``[B, S, dim]``; arguments and errors as in ``build_model``. Of an encoder-decoder it
-    is a decoder layer, whose cross-attention reads ``context [B, Sk, dim]``.
+    is a decoder layer, whose cross-attention reads ``context [B, Sk, dim]``. Trained weights are those of the
+    first layer.
     """
     config = _config(preset_or_config, overrides)
     factory = MixerBuilder(config, implementation, seed, _dtype(dtype), str(device), options or {})
@@ -98,12 +103,17 @@ def build_block(
         device=str(device),
     )
     draw_weights(block, seed=seed, depth=config.num_layers)
+    if isinstance(preset_or_config, str):
+        load_trained(preset_or_config, block, place=f"{side}.layers.0.")
     return block
 
 
 def _config(preset_or_config: str | TransformerConfig, overrides: dict[str, Any]) -> TransformerConfig:
-    config = load_preset(preset_or_config) if isinstance(preset_or_config, str) else preset_or_config
-    return config.replace(**overrides)
+    if not isinstance(preset_or_config, str):
+        return preset_or_config.replace(**overrides)
+    config = load_preset(preset_or_config).replace(**overrides)
+    require_trained_form(preset_or_config, config)
+    return config
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype:

@@ -3,6 +3,7 @@
 import tomllib
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from attnbench.contract.errors import UsageError, nearest
 from attnbench.model.config import TransformerConfig
@@ -23,9 +24,15 @@ def preset_source(name: str) -> str:
     return str(_table(name)["source"])
 
 
+def preset_weights(name: str) -> Path | None:
+    """The file with a preset's trained weights; None for a preset whose weights are drawn."""
+    file = _table(name).get("weights")
+    return None if file is None else Path(str(files(__package__).joinpath("data", str(file))))
+
+
 def load_preset(name: str) -> TransformerConfig:
     """The config of a preset; raises ``UsageError`` with the nearest name for one that does not exist."""
-    fields = {key: value for key, value in _table(name).items() if key != "source"}
+    fields = {key: value for key, value in _table(name).items() if key not in ("source", "weights")}
     return TransformerConfig(**fields)  # type: ignore[arg-type]  # checked by TransformerConfig itself
 
 

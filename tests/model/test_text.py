@@ -22,6 +22,28 @@ def test_whole_files_are_held_out_by_their_names_alone():
         assert files[name] in text.held_out_bytes()
 
 
+def test_tokens_are_of_pythons_own_sources_and_the_same_for_the_same_seed():
+    corpus = text.stdlib_bytes()
+    assert len(corpus) > 1_000_000
+    assert corpus.count(b"import ") > 1000
+    tokens = text.stdlib_tokens(4, 100, seed=1)
+    assert tokens.shape == (4, 100)
+    assert tokens.dtype == torch.int64
+    assert all(bytes(row.tolist()) in corpus for row in tokens)
+    assert torch.equal(tokens, text.stdlib_tokens(4, 100, seed=1))
+    assert not torch.equal(tokens, text.stdlib_tokens(4, 100, seed=2))
+
+
+def test_text_that_is_not_there_is_a_clear_error(tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match=r"real text: 1 passages of \d+ bytes; there are \d+ bytes"):
+        text.stdlib_tokens(1, len(text.stdlib_bytes()) + 1)
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    text.stdlib_files.cache_clear()
+    text.stdlib_bytes.cache_clear()
+    with pytest.raises(UsageError, match="real text: this Python keeps no standard library sources"):
+        text.stdlib_tokens(1, 10)
+
+
 def test_random_passages_are_of_the_text_and_of_the_seed():
     corpus = bytes(range(256))
     passages = text.random_passages(corpus, 50, 7, torch.Generator().manual_seed(3))
