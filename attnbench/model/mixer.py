@@ -152,8 +152,7 @@ class AttentionMixer(nn.Module):
 
     def _crossing(self, x: Tensor, context: Context | None, lengths: Lengths | None, state: Any) -> Tensor:
         held = state or ContextState(x.shape[0])
-        if x.shape[0] != held.batch:
-            raise UsageError(f"state: made for {held.batch} rows, x has {x.shape[0]}")
+        _require_rows(held.batch, x)
         if held.keys_values is not None and (context is not None or lengths is not None):
             raise UsageError("context, lengths: the state holds them already, it takes them once")
         k, v = held.keys_values or self._read(held, context, lengths)
@@ -188,6 +187,8 @@ class AttentionMixer(nn.Module):
         if context is not None:
             raise UsageError("context: self-attention takes none")
         batch, seqlen = x.shape[:2]
+        if state is not None:
+            _require_rows(len(state.lengths), x)
         valid = row_lengths(lengths, batch, seqlen)
         ragged = None if set(valid) <= {seqlen} else valid
         q = self._split(self.q_proj(x), self.config.num_heads)
@@ -228,3 +229,8 @@ class AttentionMixer(nn.Module):
         problem = self.problem(q.shape[0], q.shape[2], k.shape[2], mode, **given)
         require_support(self.implementation, problem)
         return self.implementation.attention(q, k, v, problem=problem, params=self._parameters_of_core()).out
+
+
+def _require_rows(made_for: int, x: Tensor) -> None:
+    if x.shape[0] != made_for:
+        raise UsageError(f"state: made for {made_for} rows, x has {x.shape[0]}")
