@@ -22,6 +22,7 @@ from .counting import Counts, count_outputs
 from .interpreter import KernelTrace, sample_kernels, trace_kernels
 from .memory import predict_counts
 from .provenance import provenance_of
+from .quality import measure_quality
 from .record import Agreement, Memory, Record
 from .sections import fill_counted, fill_timed
 from .workload import Workload, build_workload
@@ -92,6 +93,8 @@ def measure_case(
         wrong = _check_in_float32(workload, settings, record.agreement, folder)
     if wrong is None:
         wrong = fill_timed(workload, settings, record, check, out)
+    if wrong is None and "quality" in settings.metrics:
+        record.quality = measure_quality(workload, record.unavailable)
     return record if wrong is None else _ended(record, "incorrect", wrong)
 
 

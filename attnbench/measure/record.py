@@ -126,10 +126,12 @@ class Share(Section):
 
 
 class Quality(Section):
-    """How well a trained model predicts."""
+    """How well a trained model predicts: ``loss`` in nats per predicted token, ``perplexity`` its ``exp``."""
 
     loss: float | None = None
     perplexity: float | None = None
+    tokens: int | None = None
+    text_hash: str | None = None
 
 
 class Telemetry(Section):

@@ -7,6 +7,7 @@ under one Python version is held out under all.
 import hashlib
 import sysconfig
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -53,6 +54,12 @@ def training_bytes() -> bytes:
 def held_out_bytes() -> bytes:
     """The files of ``stdlib_files`` that are never trained on, one after the other."""
     return b"".join(text for name, text in stdlib_files().items() if is_held_out(name))
+
+
+@cache
+def sample_bytes() -> bytes:
+    """Held-out files of one Python version that come along: a loss on them is the same number everywhere."""
+    return files(__package__).joinpath("data", "held-out.txt").read_bytes()
 
 
 def random_passages(text: bytes, batch: int, seqlen: int, generator: torch.Generator) -> Tensor:

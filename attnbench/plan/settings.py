@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from attnbench.contract.errors import UsageError
 
-Metric = Literal["latency", "memory", "traffic", "flops", "agreement", "share"]
+Metric = Literal["latency", "memory", "traffic", "flops", "agreement", "share", "quality"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 METRIC_SUMMARIES: dict[Metric, str] = {
@@ -17,6 +17,7 @@ METRIC_SUMMARIES: dict[Metric, str] = {
     "flops": "useful, dense and executed operations, exponentials",
     "agreement": "error against float64, within the budget of the baseline's own error",
     "share": "of time, memory and FLOPs of a block or a model, the part of its mixers",
+    "quality": "loss and perplexity of a preset with trained weights, on text it was never trained on",
 }
 
 
