@@ -1,6 +1,7 @@
 """The example of CONTRIBUTING.md works as printed."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,15 @@ def test_example_counts_its_cost(example: Implementation) -> None:
     cost = example.cost(attnbench.Problem(num_heads=2, seqlen_q=4, head_dim=8))
     assert cost.flops == 2 * 2 * (1 + 2 + 3 + 4) * (8 + 8)
     assert str(cost.leading_term("peak_bytes")) == "B*C*H*n"
+
+
+def test_example_decodes_once_it_lists_what_that_needs(example: Implementation) -> None:
+    listed = {"decode", "cross-lengths", "key-lengths", "query-start"}
+    decoding = replace(example, supports=example.supports | listed)
+    model = attnbench.build_model("tiny", decoding, num_kv_heads=4, dtype="float64")
+    tokens = torch.arange(12).view(2, 6)
+    with torch.no_grad():
+        whole = model(tokens, [6, 4])
+        state = model.new_state(2, 6)
+        pieces = [model(tokens[:, :5], [5, 3], state=state), model(tokens[[0, 1], [5, 3], None], state=state)]
+    torch.testing.assert_close(pieces[1][:, 0], whole[[0, 1], [5, 3]], rtol=0, atol=1e-12)
