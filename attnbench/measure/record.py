@@ -151,6 +151,8 @@ class Telemetry(Section):
 class Provenance(Section):
     """What ran, from which source, and how to run it again."""
 
+    architecture: str | None = None
+    """Of the model, at levels ``block`` and ``model``: its preset's, or what the case made of it."""
     semantics: str | None = None
     """The function that the implementation computes, by name: ``softmax``, ..."""
     kernels: list[str] | None = None
