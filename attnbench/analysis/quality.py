@@ -8,8 +8,9 @@ lets a query see.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from attnbench.analysis.facets import Facet
 from attnbench.analysis.rows import CaseRow
-from attnbench.analysis.series import Facet
+from attnbench.analysis.series import series_label
 
 EXACT_SEMANTICS = "softmax"
 EXACT_MASKS = ("causal", "full")
@@ -20,6 +21,8 @@ class Exchanged:
     """The model with one attention at one length."""
 
     row: CaseRow
+    label: str
+    """As in a legend: the implementation, its options, and its mask unless that is the exact one."""
     is_exact: bool
     added_loss: float | None
     """Loss above that of the exact attention at this length, in nats; None without either."""
@@ -58,6 +61,11 @@ def is_exact(row: CaseRow) -> bool:
     return row.semantics == EXACT_SEMANTICS and row.mask in EXACT_MASKS
 
 
+def _label(row: CaseRow) -> str:
+    mask = "" if row.mask in EXACT_MASKS else row.mask
+    return series_label(row.implementation, row.options, mask, row.run_label)
+
+
 def _lines(rows: list[CaseRow]) -> list[Exchanged]:
     yardsticks: dict[tuple[str, int], float] = {}
     for row in rows:
@@ -66,6 +74,7 @@ def _lines(rows: list[CaseRow]) -> list[Exchanged]:
     lines = [
         Exchanged(
             row=row,
+            label=_label(row),
             is_exact=is_exact(row),
             added_loss=None
             if row.loss is None or (row.run, row.seqlen) not in yardsticks

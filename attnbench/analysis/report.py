@@ -5,19 +5,11 @@ none adds to.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attnbench.analysis.facets import Facet, constants_of, facets_of, untold_of
 from attnbench.analysis.metrics import METRICS, Metric
 from attnbench.analysis.provenance import RunFacts, run_facts, run_labels
 from attnbench.analysis.rows import CaseRow, rows_of
-from attnbench.analysis.series import (
-    Facet,
-    Panel,
-    Series,
-    constants_of,
-    facets_of,
-    groups_of,
-    panels_of,
-    untold_of,
-)
+from attnbench.analysis.series import Panel, Series, groups_of, panels_of
 from attnbench.analysis.summary import Summary, summarize
 from attnbench.run.store import Run
 

@@ -10,10 +10,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-from attnbench.contract.errors import UsageError
 from attnbench.measure.record import (
     Agreement,
     Flops,
@@ -25,11 +23,10 @@ from attnbench.measure.record import (
     Share,
     Traffic,
 )
-from attnbench.model.presets import load_preset
 from attnbench.run.store import Run
 
 OK = "ok"
-USUAL = {"inputs": "normal", "cache": "cold", "compile": False}
+USUAL = {"inputs": "normal", "cache": "cold", "compile": False, "checkpoint": False}
 """Values of case keys that go without saying."""
 SAID_ELSEWHERE = frozenset({
     "implementation", "options", "level", "preset", "architecture", "mode", "mask", "dtype", "device",
@@ -53,7 +50,7 @@ class CaseRow:
     level: str
     preset: str
     architecture: str
-    """Of the model at levels ``block`` and ``model``, else empty."""
+    """Of the model at levels ``block`` and ``model``; empty elsewhere, and where the record does not say."""
     mode: str
     mask: str
     dtype: str
@@ -148,7 +145,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         options=_pairs(case.get("options")),
         level=clean_text(case.get("level")),
         preset=clean_text(case.get("preset")),
-        architecture=_architecture(case),
+        architecture=clean_text(provenance.architecture or case.get("architecture")),
         mode=clean_text(case.get("mode")),
         mask=mask_words(case.get("mask")),
         dtype=clean_text(case.get("dtype")),
@@ -194,21 +191,6 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         reproduce=clean_text(provenance.reproduce),
         absent={clean_text(key): clean_text(why) for key, why in record.unavailable.items()},
     )
-
-
-def _architecture(case: Mapping[str, Any]) -> str:
-    """Return the architecture that a case states, else its preset's; empty without either."""
-    if case.get("level") == "attention":
-        return ""
-    return clean_text(case.get("architecture")) or _preset_architecture(clean_text(case.get("preset")))
-
-
-@cache
-def _preset_architecture(preset: str) -> str:
-    try:
-        return load_preset(preset).architecture
-    except UsageError:  # a preset that this version does not know
-        return ""
 
 
 def mask_words(mask: object) -> str:

@@ -5,9 +5,10 @@ shortest to the longest length of each curve.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from attnbench.analysis.facets import Facet
 from attnbench.analysis.metrics import LATENCY_SHARE, SHARES, Metric
 from attnbench.analysis.rows import CaseRow
-from attnbench.analysis.series import Facet, series_of
+from attnbench.analysis.series import series_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

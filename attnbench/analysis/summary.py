@@ -10,10 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from attnbench.analysis.facets import Facet, facets_of
 from attnbench.analysis.metrics import LATENCY, PEAK_MEMORY, STATE_MEMORY, Metric
 from attnbench.analysis.quality import EXACT_SEMANTICS, Exchange, exchanges
 from attnbench.analysis.rows import CaseRow
-from attnbench.analysis.series import VALID, Facet, Point, Series, facets_of, series_of
+from attnbench.analysis.series import VALID, Point, Series, series_of
 from attnbench.analysis.shares import ShareChange, share_changes
 
 LEAST_STEP = 1.5

@@ -9,7 +9,7 @@ import msgspec
 
 from attnbench.analysis.report import Report, build_report
 from attnbench.contract.errors import UsageError, nearest
-from attnbench.render.html import html_report
+from attnbench.render.html import MOST_PANELS, html_report
 from attnbench.render.markdown import markdown_report
 from attnbench.render.overview import SAMPLES_FILE
 from attnbench.render.plots import metric_figure, png_bytes, svg_text
@@ -19,8 +19,6 @@ from attnbench.run.store import Run
 
 FORMATS = ("html", "md", "png", "svg", "csv")
 NOT_YET = ("parquet", "pytest-benchmark", "github-action-benchmark", "bencher")
-MOST_PANELS = 12
-"""Panels in one picture; the page and the table say what is left out."""
 
 
 def parse_formats(text: str) -> tuple[str, ...]:

@@ -5,28 +5,33 @@ script, which are made here, are put in as they are.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import count
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from attnbench import __version__
+from attnbench.analysis.facets import group_title
 from attnbench.analysis.report import MetricPanels, Report
 from attnbench.analysis.series import Panel, Series
+from attnbench.render.by_model import panels_by_model
+from attnbench.render.exchange_table import MEANING, TITLE, exchange_tables
 from attnbench.render.glossary import metric_meaning, terms
 from attnbench.render.numbers import format_seqlen, format_value, length_words, plural, with_units
 from attnbench.render.overview import failure_groups, left_out, overview, problems, run_lines
 from attnbench.render.plots import legend_entries, panel_figure, svg_text, swatch_figure
+from attnbench.render.share_table import share_tables
 from attnbench.render.styles import StyleBook
 from attnbench.render.svg import color_variables, inline_svg
 from attnbench.render.tables import case_table
 from attnbench.render.words import GROWTH_NOTE, answers, by_rank, constants_words
 
-MOST_PANELS = 12
+MOST_PANELS = 18
 """Panels of one quantity in the page; the rest is named, and is in the table."""
-MOST_ANSWERS = 12
+MOST_ANSWERS = 18
 FOLDED_REASON = 70
 LONGEST_REASON = 600
 POWER = re.compile(r"\bn\^(-?[\d.]+\d)")
@@ -49,7 +54,8 @@ class Plot:
     title: str
     meaning: str
     legend: tuple[tuple[str, str], ...]
-    panels: tuple[DrawnPanel, ...]
+    parts: tuple[tuple[str, tuple[DrawnPanel, ...]], ...]
+    """Panels by the model that they are about, named where there are several."""
     notes: tuple[str, ...]
 
 
@@ -72,7 +78,11 @@ def html_report(report: Report) -> str:
         problems=problems(report),
         answers=every_answer[:MOST_ANSWERS],
         growth_note=GROWTH_NOTE if report.summary.growth else "",
-        plots=[_plot(group, book) for group in report.metrics if group.drawn or group.empty],
+        shares=share_tables(report),
+        exchange_title=TITLE,
+        exchange_meaning=MEANING,
+        exchanges=exchange_tables(report),
+        plots=[_plot(group, book, report.untold) for group in report.metrics if group.drawn or group.empty],
         constants=constants_words(report),
         table=case_table(report),
         failures=failure_groups(report),
@@ -92,7 +102,7 @@ def _unseen(answer_count: int) -> list[str]:
     )
 
 
-def _plot(group: MetricPanels, book: StyleBook) -> Plot:
+def _plot(group: MetricPanels, book: StyleBook, untold: set[str]) -> Plot:
     shown = group.drawn[:MOST_PANELS]
     notes = [f"{panel.title}: nothing to draw. {_why_empty(panel)}" for panel in group.empty[:MOST_PANELS]]
     unseen = len(group.drawn) + len(group.empty) - len(shown) - len(notes)
@@ -104,7 +114,7 @@ def _plot(group: MetricPanels, book: StyleBook) -> Plot:
         title=group.metric.title,
         meaning=metric_meaning(group.metric.key),
         legend=_legend(group.metric.key, shown, book),
-        panels=tuple(_drawn(place, panel, book) for place, panel in enumerate(shown)),
+        parts=tuple(_parts(shown, book, untold)),
         notes=tuple(notes),
     )
 
@@ -117,9 +127,26 @@ def _legend(key: str, panels: Sequence[Panel], book: StyleBook) -> tuple[tuple[s
     )
 
 
-def _drawn(place: int, panel: Panel, book: StyleBook) -> DrawnPanel:
-    name = f"{panel.metric.key}-{place}"
-    return DrawnPanel(panel.title, inline_svg(svg_text(panel_figure(panel, book)), name, _spoken(panel)))
+def _parts(
+    panels: Sequence[Panel], book: StyleBook, untold: set[str]
+) -> Iterator[tuple[str, tuple[DrawnPanel, ...]]]:
+    """Yield panels under the name of their model, or without where none has two of them."""
+    place = count()
+    parts = list(panels_by_model(panels, untold))
+    if len(parts) == len(panels):
+        parts = [("", untold, panels)]
+    for model, told_above, members in parts:
+        yield (
+            model,
+            tuple(
+                _drawn(f"{panel.metric.key}-{next(place)}", group_title(panel.facet, told_above), panel, book)
+                for panel in members
+            ),
+        )
+
+
+def _drawn(name: str, title: str, panel: Panel, book: StyleBook) -> DrawnPanel:
+    return DrawnPanel(title, inline_svg(svg_text(panel_figure(panel, book)), name, _spoken(panel)))
 
 
 def _spoken(panel: Panel) -> str:

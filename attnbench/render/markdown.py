@@ -5,11 +5,13 @@ can break the layout.
 import re
 from collections.abc import Sequence
 
+from attnbench.analysis.facets import MODE_WORDS
 from attnbench.analysis.report import Report
-from attnbench.analysis.series import MODE_WORDS
+from attnbench.render.exchange_table import MEANING, TITLE, exchange_tables
 from attnbench.render.numbers import plural, with_units
 from attnbench.render.overview import failure_groups, left_out, overview, problems, run_lines
-from attnbench.render.tables import case_table
+from attnbench.render.share_table import share_tables
+from attnbench.render.tables import PlainTable, case_table
 from attnbench.render.words import GROWTH_NOTE, answers, constants_words, tally_words
 
 SPECIAL = re.compile(r"([\\`*\[\]<>#|~$&]|(?<!\w)_|_(?!\w))")
@@ -28,11 +30,15 @@ def markdown_report(report: Report, plots: Sequence[tuple[str, str]] = ()) -> st
         "",
     ]
     parts += [f"- {escape_markdown(text)}" for text in (*problems(report), *overview(report))]
+    for table in share_tables(report):
+        parts += ["", f"**{escape_markdown(table.title)}**", "", *_plain_table(table)]
     for answer in answers(report):
         parts += ["", f"**{escape_markdown(answer.title)}**", ""]
         parts += [f"- {subject}: {escape_markdown(text)}" for subject, text in answer.lines]
     if report.summary.growth:
         parts += ["", GROWTH_NOTE]
+    for table in exchange_tables(report):
+        parts += ["", f"## {TITLE}: {escape_markdown(table.title)}", "", *_plain_table(table), "", MEANING]
     for title, path in plots:
         parts += ["", f"![{escape_markdown(title)}]({path})"]
     if report.rows:
@@ -55,6 +61,14 @@ def _head(report: Report) -> list[str]:
     ]
     lines += [f"- Again: `{run.command.replace('`', '')}`" for run in report.runs if run.command]
     return [*lines, f"- {tally_words(report.summary)}"]
+
+
+def _plain_table(table: PlainTable) -> list[str]:
+    return [
+        "| " + " | ".join(escape_markdown(title) for title, _ in table.columns) + " |",
+        "|" + "|".join("---:" if numeric else "---" for _, numeric in table.columns) + "|",
+        *("| " + " | ".join(map(_cell, row)) + " |" for row in table.rows),
+    ]
 
 
 def _table(report: Report) -> list[str]:

@@ -5,8 +5,8 @@ zero.
 import math
 import re
 
+from attnbench.analysis.facets import DECODE
 from attnbench.analysis.metrics import Unit
-from attnbench.analysis.series import DECODE
 
 ABSENT = "–"
 LARGE_BYTES = re.compile(r"\b(\d{5,}) bytes\b")

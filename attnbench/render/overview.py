@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from attnbench.analysis.provenance import RunFacts
 from attnbench.analysis.report import Report
+from attnbench.render.model_words import quality_finding, share_finding
 from attnbench.render.numbers import plural, with_units
 from attnbench.render.words import accuracy_sentence, doubt_sentence, other_function_sentence
 
@@ -39,7 +40,13 @@ def overview(report: Report) -> list[str]:
     summary = report.summary
     return [
         text
-        for text in (accuracy_sentence(summary), doubt_sentence(summary), other_function_sentence(summary))
+        for text in (
+            share_finding(report),
+            *quality_finding(report),
+            accuracy_sentence(summary),
+            doubt_sentence(summary),
+            other_function_sentence(summary),
+        )
         if text
     ]
 

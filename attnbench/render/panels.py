@@ -12,7 +12,8 @@ from typing import Literal
 from matplotlib.axes import Axes
 from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
-from attnbench.analysis.series import DECODE, Panel, Series
+from attnbench.analysis.facets import DECODE
+from attnbench.analysis.series import Panel, Series
 from attnbench.render.axes import set_seqlen_axis, set_value_axis
 from attnbench.render.numbers import length_words
 from attnbench.render.styles import Style, StyleBook, hex_color

@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from textwrap import fill
 
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -28,6 +29,8 @@ LONE_PANEL_INCHES = (3.7, 2.7)
 """One in a page, which scales it: smaller means larger text."""
 LONE_MARGINS = {"left": 0.74, "right": 0.08, "bottom": 0.44, "top": 0.08}
 """Inches around the axes of a lone panel: fixed, so that the axes of neighbours line up."""
+TITLE_CHARACTERS = 58
+"""What fits above one of several panels; a longer title is broken into lines."""
 DOTS_PER_INCH = 160
 
 
@@ -66,7 +69,8 @@ def metric_figure(panels: Sequence[Panel], book: StyleBook, heading: str) -> Fig
             draw_panel(axes, panel, book)
             row = panels[place - place % columns : place - place % columns + columns]
             pad = 7 + max(strip_points(neighbour) for neighbour in row)
-            axes.set_title(panel.title, loc="left", color=hex_color("text"), pad=pad)
+            title = fill(panel.title, TITLE_CHARACTERS)
+            axes.set_title(title, loc="left", color=hex_color("text"), pad=pad)
         _draw_legend(figure, entries)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once, then drawn as often as there are formats

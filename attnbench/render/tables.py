@@ -7,10 +7,19 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
+from attnbench.analysis.facets import level_words
 from attnbench.analysis.report import Report
 from attnbench.analysis.rows import CaseRow
 from attnbench.analysis.series import VALID
-from attnbench.render.numbers import ABSENT, format_percent, format_seqlen, format_value, with_units
+from attnbench.render.numbers import (
+    ABSENT,
+    format_loss,
+    format_percent,
+    format_perplexity,
+    format_seqlen,
+    format_value,
+    with_units,
+)
 from attnbench.render.words import spaced
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -35,6 +44,15 @@ class Table:
 
     columns: tuple[Column, ...]
     circumstances: int
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTable:
+    """Headings with whether they stand over numbers, and rows of text."""
+
+    title: str
+    columns: tuple[tuple[str, bool], ...]
     rows: list[list[str]]
 
 
@@ -65,14 +83,16 @@ def case_table(report: Report) -> Table:
 
 
 def notes(row: CaseRow) -> str:
-    """Return what speaks against the latency of a case, how far its function is from softmax, and what was
-    cut to check it.
+    """Return what speaks against the latency of a case, how far its function is from softmax, who computes
+    its cross-attention if another does, and what was cut to check it.
     """
     doubts = ", ".join(spaced(word) for word in row.latency_verdict if word != VALID)
     far = (
         "" if row.softmax_distance is None else f"{format_value(row.softmax_distance, 'number')} from softmax"
     )
-    return "; ".join(part for part in (doubts, far, row.reduced) if part)
+    other = row.cross_implementation not in ("", row.implementation)
+    cross = f"cross-attention by {row.cross_implementation}" if other else ""
+    return "; ".join(part for part in (doubts, far, cross, row.reduced) if part)
 
 
 def csv_text(report: Report) -> str:
@@ -117,7 +137,8 @@ def _plain(value: object) -> str | int | float:
 
 
 CIRCUMSTANCES = (
-    ("level", Column("Level", lambda row: f"{row.level} {row.preset}".strip())),
+    ("level", Column("Level", level_words)),
+    ("architecture", Column("Architecture", lambda row: row.architecture)),
     ("mode", Column("Mode", lambda row: row.mode)),
     ("mask", Column("Mask", lambda row: row.mask)),
     ("dtype", Column("Dtype", lambda row: row.dtype)),
@@ -129,11 +150,16 @@ QUANTITIES = (
     Column("Latency", lambda row: format_value(row.latency_ms, "ms"), numeric=True),
     Column("95 %", _interval, numeric=True),
     Column("Peak", lambda row: format_value(row.peak_bytes, "bytes"), numeric=True),
+    Column("State", lambda row: format_value(row.state_bytes, "bytes"), numeric=True),
+    Column("Share of time", lambda row: format_percent(row.latency_share), numeric=True),
+    Column("of memory", lambda row: format_percent(row.memory_share), numeric=True),
+    Column("of FLOPs", lambda row: format_percent(row.flops_share), numeric=True),
     Column("Compulsory", lambda row: format_value(row.compulsory_bytes, "bytes"), numeric=True),
     Column("Operand", lambda row: format_value(row.operand_bytes, "bytes"), numeric=True),
     Column("Requested", lambda row: format_value(row.requested_bytes, "bytes"), numeric=True),
     Column("DRAM", lambda row: format_value(row.dram_bytes, "bytes"), numeric=True),
     Column("Error", lambda row: format_value(row.max_abs_error, "number"), numeric=True),
     Column("Budget", lambda row: format_percent(row.budget_used), numeric=True),
-    Column("Perplexity", lambda row: format_value(row.perplexity, "number"), numeric=True),
+    Column("Loss", lambda row: format_loss(row.loss), numeric=True),
+    Column("Perplexity", lambda row: format_perplexity(row.perplexity), numeric=True),
 )

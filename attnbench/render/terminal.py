@@ -3,22 +3,35 @@
 import textwrap
 from collections.abc import Sequence
 
+from attnbench.analysis.facets import facet_title
 from attnbench.analysis.metrics import ERROR, METRICS, Metric
 from attnbench.analysis.report import Report, build_report
 from attnbench.analysis.series import Panel, Point, Series
+from attnbench.analysis.summary import common_length
+from attnbench.render.by_model import panels_by_model
+from attnbench.render.exchange_table import TITLE as EXCHANGE
+from attnbench.render.exchange_table import exchange_tables
+from attnbench.render.model_words import quality_finding, share_finding
 from attnbench.render.numbers import format_seqlen, format_value, plural, with_units
+from attnbench.render.tables import PlainTable
 from attnbench.render.words import accuracy_sentence, answers, constants_words, doubt_sentence, tally_words
 from attnbench.run.store import Run
 
-SHOWN = {"latency": "latency", "peak-memory": "memory"}
+SHOWN = {
+    "latency": "latency",
+    "peak-memory": "memory",
+    "state-memory": "memory",
+    "latency-share": "share",
+}
 """Quantities with tables of their own, and what a suite calls them.
 
-A suite that asks for neither shows errors.
+A suite that asks for none of them shows errors.
 """
 SHORT_STATUS = {"unsupported": "unsup.", "incorrect": "wrong"}
 LEAST_LABEL_WIDTH = 20
+GAP = 2
 MOST_TABLES = 6
-"""Tables of one quantity; the report has all."""
+"""Tables of one quantity; where there are more, one table has a row for each, or the report has the rest."""
 MOST_NAMED = 3
 """Kinds of cases without a value that are named one by one."""
 
@@ -34,6 +47,8 @@ def render_summary(run: Run, width: int = 80) -> str:
     for metric in METRICS:
         if metric.key in shown:
             lines += _metric_lines(report, metric, width)
+    for table in exchange_tables(report) if "quality" in asked else ():
+        lines += ["", f"{EXCHANGE}: {table.title}", *_plain_lines(table, width)]
     lines += ["", *_closing(report)]
     return "\n".join(
         part for line in lines for part in (_wrapped(line, width) if len(line) > width else [line])
@@ -44,12 +59,16 @@ def _asked(run: Run) -> set[str]:
     """Return the quantities that the run's suite asks for; all of them if the run does not say."""
     measure = run.meta.get("measure")
     metrics = measure.get("metrics") if isinstance(measure, dict) else None
-    return set(metrics) if isinstance(metrics, list) and metrics else set(SHOWN.values())
+    return set(metrics) if isinstance(metrics, list) and metrics else {*SHOWN.values(), "quality"}
 
 
 def _metric_lines(report: Report, metric: Metric, width: int) -> list[str]:
     group = next(group for group in report.metrics if group.metric is metric)
     lines: list[str] = []
+    if group.drawn and len(report.groups) > MOST_TABLES:
+        matrix = _matrix(group.drawn, report.untold, metric)
+        if max(map(len, matrix[:-1])) <= width:
+            return ["", f"{metric.title} at the longest length that most reach", *matrix]
     for panel in group.drawn[:MOST_TABLES]:
         lines += ["", f"{metric.title}: {panel.title}", *_grid(panel, width)]
     if len(group.drawn) > MOST_TABLES:
@@ -59,6 +78,38 @@ def _metric_lines(report: Report, metric: Metric, width: int) -> list[str]:
     elif group.empty:
         lines += ["", f"{metric.title}: none for {'; '.join(panel.title for panel in group.empty)}"]
     return lines
+
+
+def _matrix(panels: Sequence[Panel], untold: set[str], metric: Metric) -> list[str]:
+    """Return a line a panel under the name of its model, with a column for each curve."""
+    alone = all(len({one.implementation for one in panel.series}) == len(panel.series) for panel in panels)
+    labels = {
+        one.label: one.implementation if alone else one.label for panel in panels for one in panel.series
+    }
+    columns = list(dict.fromkeys(labels.values()))
+    rows: list[tuple[str, list[str]]] = [("", columns)]
+    for model, told_above, members in panels_by_model(panels, untold):
+        rows += [(model, [])] if model else []
+        for panel in members:
+            seqlen = common_length(panel.series)
+            at = {
+                labels[one.label]: _cell(point, metric)
+                for one in panel.series
+                for point in one.points
+                if point.seqlen == seqlen
+            }
+            said = facet_title(panel.facet, told_above | {"mode"})
+            length = "" if seqlen is None else format_seqlen(seqlen)
+            title = ", ".join(filter(None, (panel.facet.mode, said, length)))
+            rows.append((f"  {title}", [at.get(column, "") for column in columns]))
+    label_width = max(len(title) for title, cells in rows if cells)
+    widths = [max(len(cells[place]) for _, cells in rows if cells) + GAP for place in range(len(columns))]
+    lines = [
+        title.ljust(label_width) + "".join(map(str.rjust, cells, widths)) if cells else title
+        for title, cells in rows
+    ]
+    hidden = [label for label, column in labels.items() if label != column]
+    return [*lines, *([f"({', '.join(hidden)})"] if hidden else [])]
 
 
 def _grid(panel: Panel, width: int) -> list[str]:
@@ -110,10 +161,33 @@ def _footnotes(series: Sequence[Series]) -> list[str]:
 
 def _closing(report: Report) -> list[str]:
     lines = []
-    for answer in answers(report):
+    for answer in answers(report) if len(report.groups) <= MOST_TABLES else ():
         said = [f"  {text}" for subject, text in answer.lines if subject in ("Speed", "Memory")]
         lines += [answer.title, *said] if said else []
-    return [*lines, *filter(None, (accuracy_sentence(report.summary), doubt_sentence(report.summary)))]
+    found = (
+        share_finding(report),
+        *quality_finding(report),
+        accuracy_sentence(report.summary),
+        doubt_sentence(report.summary),
+    )
+    return [*lines, *filter(None, found)]
+
+
+def _plain_lines(table: PlainTable, width: int) -> list[str]:
+    """Return a table as aligned text; where the width is too small, columns give way from the right."""
+    texts = [[title for title, _ in table.columns], *table.rows]
+    widths = [max(len(row[place]) for row in texts) for place in range(len(table.columns))]
+    while len(widths) > 1 and sum(widths) + GAP * (len(widths) - 1) > width:
+        widths.pop()
+    return [
+        (" " * GAP)
+        .join(
+            text.rjust(size) if numeric else text.ljust(size)
+            for text, size, (_, numeric) in zip(row, widths, table.columns, strict=False)
+        )
+        .rstrip()
+        for row in texts
+    ]
 
 
 def _wrapped(line: str, width: int) -> list[str]:

@@ -5,9 +5,10 @@ terminal.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
+from attnbench.analysis.facets import DECODE, Facet, facet_title, group_title
 from attnbench.analysis.report import Report
-from attnbench.analysis.series import Facet, facet_title, group_title
 from attnbench.analysis.summary import Failure, LocalExponent, Ranking, Summary
+from attnbench.render.model_words import share_words
 from attnbench.render.numbers import (
     format_bytes,
     format_percent,
@@ -59,7 +60,7 @@ def answers(report: Report) -> list[Answer]:
     return found
 
 
-SUBJECTS = ("Speed", "Memory", "Growth", "Failed")
+SUBJECTS = ("Speed", "Memory", "State", "Share", "Growth", "Failed")
 
 
 def _facet_lines(facet: Facet, first_mask: str, summary: Summary) -> list[tuple[str, str]]:
@@ -67,6 +68,8 @@ def _facet_lines(facet: Facet, first_mask: str, summary: Summary) -> list[tuple[
     lines = [
         *(("Speed", speed_sentence(ranking)) for ranking in summary.latency if ranking.facet == facet),
         *(("Memory", memory_sentence(ranking)) for ranking in summary.memory if ranking.facet == facet),
+        *(("State", state_sentence(ranking)) for ranking in summary.state if ranking.facet == facet),
+        *(("Share", text) for text in share_words([one for one in summary.shares if one.facet == facet])),
         *(("Growth", text) for text in growth),
         *(("Failed", failure_sentence(failure)) for failure in summary.failures if failure.facet == facet),
     ]
@@ -87,7 +90,7 @@ def speed_sentence(ranking: Ranking) -> str:
     """Return who is fastest at the longest common length, and by how much."""
     best, *others = ranking.standings
     unit = ranking.metric.unit
-    where, least = f"at {format_seqlen(ranking.seqlen)} tokens", format_value(best.value, unit)
+    where, least = _where(ranking), format_value(best.value, unit)
     rest = [
         f"{format_ratio(other.ratio)} times faster than {other.label} ({format_value(other.value, unit)})"
         for other in others
@@ -109,18 +112,32 @@ def memory_sentence(ranking: Ranking) -> str:
     """Return who needs least memory at the longest common length, and how much more the one that needs most
     does.
     """
+    return _least_and_most(ranking, "need", "memory")
+
+
+def state_sentence(ranking: Ranking) -> str:
+    """Return whose state is smallest at the longest common context, and how much larger the largest is."""
+    return _least_and_most(ranking, "keep", "state")
+
+
+def _least_and_most(ranking: Ranking, verb: str, what: str) -> str:
     best, worst = ranking.standings[0], ranking.standings[-1]
     unit = ranking.metric.unit
-    where, amount = f"at {format_seqlen(ranking.seqlen)} tokens", format_value(best.value, unit)
+    where, amount = _where(ranking), format_value(best.value, unit)
     least = [standing.label for standing in ranking.standings if standing.value == best.value]
     if best is worst:
-        text = f"{best.label} needs {amount} {where}"
+        text = f"{best.label} {verb}s {amount} {where}"
     else:
-        text = f"{_and(least)} {'needs' if len(least) == 1 else 'need'} least memory {where} ({amount})"
+        text = f"{_and(least)} {verb}{'s' if len(least) == 1 else ''} least {what} {where} ({amount})"
     if worst.value > best.value:
         times = f"{format_ratio(worst.ratio)} times as much" if worst.ratio < float("inf") else "most"
-        text += f"; {worst.label} needs {times} ({format_value(worst.value, unit)})"
-    return text + _without("peak memory", ranking.missing) + "."
+        text += f"; {worst.label} {verb}s {times} ({format_value(worst.value, unit)})"
+    return text + _without(ranking.metric.title.lower(), ranking.missing) + "."
+
+
+def _where(ranking: Ranking) -> str:
+    of_context = " of context" if ranking.facet.mode == DECODE else ""
+    return f"at {format_seqlen(ranking.seqlen)} tokens{of_context}"
 
 
 def growth_words(growth: Iterable[LocalExponent]) -> list[str]:

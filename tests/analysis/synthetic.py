@@ -18,6 +18,13 @@ from attnbench.measure.record import (
 from attnbench.run.store import Run
 
 SEQLENS = (256, 512, 1024, 2048, 4096)
+ARCHITECTURES = {
+    "tiny": "decoder-only",
+    "small-decoder": "decoder-only",
+    "bert-base": "encoder-only",
+    "transformer-base": "encoder-decoder",
+}
+"""Of presets."""
 
 
 META: dict[str, Any] = {
@@ -153,6 +160,7 @@ def make_record(
         and Share(latency_fraction=shares[0], memory_fraction=shares[1], flops_fraction=shares[2]),
         quality=None if loss is None else Quality(loss=loss, perplexity=math.exp(loss)),
         provenance=Provenance(
+            architecture=case["architecture"] or ARCHITECTURES.get(case["preset"]),
             semantics=semantics,
             seed=0,
             threads=1,

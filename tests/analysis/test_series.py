@@ -2,9 +2,10 @@ from typing import Any
 
 import pytest
 
+from attnbench.analysis.facets import constants_of, facets_of
 from attnbench.analysis.metrics import ERROR, LATENCY, METRICS, OPERAND_BYTES, PEAK_MEMORY, REQUESTED_BYTES
 from attnbench.analysis.rows import rows_of
-from attnbench.analysis.series import constants_of, facets_of, panels_of, series_of
+from attnbench.analysis.series import panels_of, series_of
 from tests.analysis.synthetic import make_record, make_run, quick_run
 
 WINDOW = {"name": "sliding-window", "window_size": 256, "causal": True}
