@@ -3,7 +3,14 @@
 Letters: r rows and c keys of a tile, t tiles of an operation, w bytes of a score (4, or 8 for float64).
 """
 
-from attnbench.contract.cost import Cost, compulsory_bytes, matmul_count, tensor_bytes, useful_flops
+from attnbench.contract.cost import (
+    Cost,
+    compulsory_bytes,
+    from_cache,
+    matmul_count,
+    tensor_bytes,
+    useful_flops,
+)
 from attnbench.contract.problem import Problem
 
 from ._band_tiles import Operation, band_of, hidden_corners, operations
@@ -67,6 +74,7 @@ def _forward_bytes(problem: Problem) -> tuple[int, int]:
     return moved, peak
 
 
+@from_cache
 def band_cost(problem: Problem) -> Cost:
     """Exact counts of the band path; operand and peak bytes for a plain forward call on contiguous inputs.
 

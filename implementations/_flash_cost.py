@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnbench.contract.cost import LSE_BYTES, Cost, compulsory_bytes, tensor_bytes, useful_flops
+from attnbench.contract.cost import (
+    LSE_BYTES,
+    Cost,
+    compulsory_bytes,
+    from_cache,
+    tensor_bytes,
+    useful_flops,
+)
 from attnbench.contract.implementation import KernelSpec
 from attnbench.contract.masks import Band, BandMask
 from attnbench.contract.problem import Problem
@@ -83,6 +90,7 @@ def requested_bytes(problem: Problem) -> int:
     )
 
 
+@from_cache
 def cost(problem: Problem) -> Cost:
     """Exact counts of one forward call.
 

@@ -52,7 +52,9 @@ def useful_flops(problem: Problem) -> int:
 
 
 class _Chain:
-    """Operand bytes and buffers of the forward chain on one batch run."""
+    """Operand bytes and buffers of the forward chain on one batch run, which starts from no state or, in
+    decoding, from one that is there.
+    """
 
     def __init__(self, problem: Problem, run: BatchRun, parts: Parts) -> None:
         p = problem
@@ -60,7 +62,8 @@ class _Chain:
         self.heads, self.group = run.batch * p.num_kv_heads, p.group_size
         self.d, self.e = p.head_dim, p.head_dim_v + 1
         self.state = self.heads * self.d * self.e * self.w
-        self.moved = self.state + self.heads * self.group * parts.empty * (p.head_dim_v * self.size + self.w)
+        self.made = 0 if p.mode == "decode" else self.state
+        self.moved = self.made + self.heads * self.group * parts.empty * (p.head_dim_v * self.size + self.w)
         self.buffers: dict[str, int] = {}
         self.flags = 0
         for piece in parts.head:
@@ -76,8 +79,8 @@ class _Chain:
 
     @property
     def peak(self) -> int:
-        """Bytes of the state and all buffers, and of the flags that mark empty rows."""
-        return self.state + sum(self.buffers.values()) + self.flags
+        """Bytes of a state of its own and all buffers, and of the flags that mark empty rows."""
+        return self.made + sum(self.buffers.values()) + self.flags
 
     def _buffer(self, name: str, elements: int) -> None:
         self.buffers[name] = max(self.buffers.get(name, 0), elements * self.w)
@@ -120,13 +123,26 @@ class _Chain:
         self.moved += rows * (self.e * self.w + (self.e - 1) * self.size) + 2 * rows * self.w
 
 
+def state_bytes(problem: Problem) -> int:
+    """Bytes of the sums that stand for all tokens so far: ``B·G·D·(Dv + 1)`` numbers."""
+    p = problem
+    return p.batch * p.num_kv_heads * p.head_dim * (p.head_dim_v + 1) * max(4, p.dtype_bytes)
+
+
+def _step(problem: Problem) -> Problem:
+    """What a step of decoding computes: the new tokens alone, whatever the context."""
+    return problem.replace(seqlen_k=problem.seqlen_q, key_lengths=None, query_start=None)
+
+
 def cost(problem: Problem) -> Cost:
     """Exact counts; operand bytes of a forward call, and its peak where no buffer has to grow on the way.
 
+    In mode ``decode`` a step with the state, which is read and written and independent of the context.
     Without gradients alone: autograd's own bookkeeping is not in a closed form. Buffers grow where a piece is
     larger than one before it, which takes queries or keys both inside and outside of the aligned part.
     """
-    p = problem
+    decoding = problem.mode == "decode"
+    p = _step(problem) if decoding else problem
     flops, exponentials = _executed(p)
     operand_bytes = peak_bytes = None
     if not p.needs_gradients:
@@ -139,16 +155,17 @@ def cost(problem: Problem) -> Cost:
             peak_bytes = tensor_bytes(p)["out"] + total + sum(chain.peak for chain in chains)
     forward, backward = PASSES[p.mode]
     factor = 2 * (forward + 2 * backward)
+    tokens = "(H + G)*n" if decoding else "(H*n + G*m)"
     return Cost(
         flops=useful_flops(p),
         executed_flops=flops,
         exponentials=exponentials,
-        compulsory_bytes=compulsory_bytes(p),
+        compulsory_bytes=compulsory_bytes(p) + (2 * state_bytes(p) if decoding else 0),
         operand_bytes=operand_bytes,
         peak_bytes=peak_bytes,
         leading={
-            "flops": f"{factor}*B*(H*n + G*m)*d*e",
-            "exponentials": f"{forward + 2 * backward}*B*(H*n + G*m)*d",
+            "flops": f"{factor}*B*{tokens}*d*e",
+            "exponentials": f"{forward + 2 * backward}*B*{tokens}*d",
             "peak_bytes": f"{p.dtype_bytes}*B*H*n*e",
         },
     )

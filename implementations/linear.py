@@ -19,6 +19,7 @@ from attnbench.contract.semantics import LINEAR_ELU
 from ._batch_runs import BatchRun, batch_runs
 from ._linear_chunks import LinearChunks
 from ._linear_cost import cost
+from ._linear_cost import state_bytes as sums_bytes
 from ._linear_parts import CHUNK_SIZE, parts_of
 
 
@@ -104,9 +105,8 @@ def new_state(problem: Problem, max_seqlen: int) -> LinearState:
 
 
 def state_bytes(problem: Problem, max_seqlen: int) -> int:
-    """Return the bytes of that state: ``B·G·D·(Dv + 1)`` numbers."""
-    p = problem
-    return p.batch * p.num_kv_heads * p.head_dim * (p.head_dim_v + 1) * max(4, p.dtype_bytes)
+    """Return the bytes of that state, whatever ``max_seqlen``."""
+    return sums_bytes(problem)
 
 
 @torch.no_grad()

@@ -10,7 +10,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from attnbench.contract.cost import Cost, compulsory_bytes, matmul_flops, tensor_bytes, useful_flops
+from attnbench.contract.cost import (
+    Cost,
+    compulsory_bytes,
+    from_cache,
+    matmul_flops,
+    tensor_bytes,
+    useful_flops,
+)
 from attnbench.contract.hidden import visible_matrix, zero_hidden
 from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation
 from attnbench.contract.problem import Problem
@@ -51,7 +58,7 @@ def attention(
     del scaled
     all_rows = p.batch * p.num_heads * p.seqlen_q
     empty = None
-    if p.pairs() < all_rows * p.seqlen_k:
+    if _hides_pairs(p):
         hidden = visible_matrix(p, q.device).logical_not_()
         if p.queries_seeing() < all_rows:
             # An empty row would be -inf throughout, its softmax NaN; leave it as it is and clear its weights.
@@ -74,6 +81,11 @@ def attention(
     return AttentionOutput(_by_query_head(_by_key_head(scores, p) @ v, p), lse)
 
 
+def _hides_pairs(problem: Problem) -> bool:
+    p = problem
+    return p.pairs() < p.batch * p.num_heads * p.seqlen_q * p.seqlen_k
+
+
 def _has_plain_chain(problem: Problem) -> bool:
     """Whether the forward pass is the chain that ``cost`` adds up.
 
@@ -81,14 +93,14 @@ def _has_plain_chain(problem: Problem) -> bool:
     """
     p = problem
     return (
-        p.mode == "fwd"
+        p.mode in ("fwd", "decode")
         and p.group_size == 1
         and p.key_lengths is None
         and p.query_start is None
         and not p.option("return_lse", False)
         and p.queries_seeing() == p.batch * p.num_heads * p.seqlen_q
         and p.keys_seen() == p.batch * p.num_kv_heads * p.seqlen_k
-        and (p.mask.band() or (0, 0)).count(None) >= 1
+        and (not _hides_pairs(p) or (p.mask.band() or (0, 0)).count(None) >= 1)
     )
 
 
@@ -98,23 +110,18 @@ def _chain(problem: Problem) -> tuple[int, int]:
 
     ``q · scale``: 2 q. ``q kᵀ``: q + k + S. Mask, one for all rows and heads: positions are made and shifted,
     one comparison writes M, inverted in place (2 M), filled in (2 S + M). Softmax: 2 S. ``p v``: S + v + out.
-    At the peak S and its softmax are both alive.
+    At the peak S and its softmax are both alive, or in short rows S and the scaled q or out.
     """
     p, size = problem, tensor_bytes(problem)
     scores = p.batch * p.num_heads * p.seqlen_q * p.seqlen_k * p.dtype_bytes
-    moved = (
-        (2 * size["q"] if p.softmax_scale != 1 else 0)
-        + size["q"]
-        + size["k"]
-        + size["v"]
-        + size["out"]
-        + 4 * scores
-    )
-    if p.pairs() < p.batch * p.num_heads * p.seqlen_q * p.seqlen_k:
+    scaled = size["q"] if p.softmax_scale != 1 else 0
+    moved = 2 * scaled + size["q"] + size["k"] + size["v"] + size["out"] + 4 * scores
+    if _hides_pairs(p):
         moved += 8 * (6 * p.seqlen_q + 2 * p.seqlen_k + 3) + 4 * p.seqlen_q * p.seqlen_k + 2 * scores
-    return moved, 2 * scores
+    return moved, scores + max(scores, scaled, size["out"])
 
 
+@from_cache
 def cost(problem: Problem) -> Cost:
     """Exact counts: dense products whatever the mask.
 

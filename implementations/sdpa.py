@@ -13,7 +13,14 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnbench.contract.cost import Cost, compulsory_bytes, matmul_flops, tensor_bytes, useful_flops
+from attnbench.contract.cost import (
+    Cost,
+    compulsory_bytes,
+    from_cache,
+    matmul_flops,
+    tensor_bytes,
+    useful_flops,
+)
 from attnbench.contract.hidden import visible_matrix, zero_hidden
 from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation
 from attnbench.contract.masks import Causal
@@ -157,6 +164,7 @@ def _chosen_on_cuda(problem: Problem) -> SDPBackend:
     return fitting[0] if fitting else SDPBackend.MATH
 
 
+@from_cache
 def cost(problem: Problem) -> Cost:
     """Useful FLOPs exact for every mask; bytes for the fused operators: q, k, v in, out and lse out.
 
@@ -167,7 +175,12 @@ def cost(problem: Problem) -> Cost:
     p = problem
     size = tensor_bytes(p)
     dense_pairs = p.batch * p.num_heads * p.seqlen_q * p.seqlen_k
-    fused = p.mode == "fwd" and p.head_dim == p.head_dim_v and not _needs_mask(p) and p.group_size == 1
+    fused = (
+        p.mode in ("fwd", "decode")
+        and p.head_dim == p.head_dim_v
+        and not _needs_mask(p)
+        and p.group_size == 1
+    )
     lse_bytes = size["lse"]
     return Cost(
         flops=useful_flops(p),

@@ -2,11 +2,13 @@
 share.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from .problem import Problem
+from .steps import decoded
 
 if TYPE_CHECKING:
     import sympy
@@ -118,3 +120,25 @@ def compulsory_bytes(problem: Problem) -> int:
         "bwd": read + gradient_in + gradients_out,
         "fwd_bwd": read + whole["out"] + gradient_in + gradients_out,
     }[p.mode]
+
+
+def from_cache(cost: Callable[[Problem], Cost]) -> Callable[[Problem], Cost]:
+    """Let ``cost`` describe, in mode ``decode``, a step that reads a key/value cache (``state.py``).
+
+    The core is then asked for what the cache holds, under a causal band no more than the window, and operand
+    bytes include the way of the new keys and values into it: read once, written once. Where rows differ in
+    length they are not stated. Other modes are left as they are.
+    """
+
+    @wraps(cost)
+    def of_step(problem: Problem) -> Cost:
+        p = problem
+        if p.mode != "decode":
+            return cost(p)
+        found = cost(decoded(p, in_order=False))
+        alike = len(p.kinds_of_rows()) <= 1
+        new = p.batch * p.num_kv_heads * p.seqlen_q * (p.head_dim + p.head_dim_v) * p.dtype_bytes
+        known = found.operand_bytes is not None and alike
+        return replace(found, operand_bytes=(found.operand_bytes or 0) + 2 * new if known else None)
+
+    return of_step

@@ -54,7 +54,8 @@ def decode(problem: Problem, inputs: list[Tensor], lengths: list[int]) -> tuple[
         result, state = states.extend(LINEAR, state, *piece, problem=problem)
         outs.append(result.out)
         first += length
-    assert first == problem.seqlen_k == state.length
+    assert first == problem.seqlen_k
+    assert state.lengths == (first,) * problem.batch
     return torch.cat(outs, dim=2), state
 
 
@@ -191,7 +192,7 @@ COUNTED: dict[str, dict[str, Any]] = {
     "half": {"seqlen_q": 70, "seqlen_k": 200, "dtype": "float16"},
     "bfloat16": {"seqlen_q": 200, "dtype": "bfloat16"},
     "double-positions": {"seqlen_q": 100, "query_start": -30, "key_lengths": (50,), "dtype": "float64"},
-    "decode": {"seqlen_q": 1, "seqlen_k": 500, "mode": "decode"},
+    "one-query": {"seqlen_q": 1, "seqlen_k": 500},
     "key-lengths": {"seqlen_q": 700, "batch": 3, "num_heads": 2, "key_lengths": (700, 650, 0)},
 }
 

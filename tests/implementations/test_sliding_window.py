@@ -185,7 +185,7 @@ COUNTED: dict[str, dict[str, Any]] = {
     "grouped": {"seqlen_q": 130, "num_kv_heads": 2, "head_dim_v": 16},
     "half": {"seqlen_q": 70, "seqlen_k": 200, "dtype": "float16"},
     "double-positions": {"seqlen_q": 100, "query_start": -30, "key_lengths": (50,), "dtype": "float64"},
-    "decode": {"seqlen_q": 1, "seqlen_k": 500, "mode": "decode"},
+    "one-query": {"seqlen_q": 1, "seqlen_k": 500},
     "one-token": {"seqlen_q": 1},
     "wide": {"seqlen_q": 20, "mask": SlidingWindow(300)},
 }
