@@ -58,10 +58,9 @@ def _weights(tensors: Tensors, config: TransformerConfig) -> dict[str, Tensor]:
     for key, tensor in tensors.items():
         path, dot, leaf = key.rpartition(".")
         named[path + dot + _LEAVES_OF_OLD.get(leaf, leaf)] = tensor
-    # The head's bias stands twice in it, as its own and as its decoder's.
-    ignored = (
-        _IGNORED if "cls.predictions.bias" not in named else rf"{_IGNORED}|cls\.predictions\.decoder\.bias"
-    )
+    # The head's bias has two names that may have come apart; its decoder's is the one that is added.
+    doubled = "cls.predictions.decoder.bias" in named
+    ignored = rf"{_IGNORED}|cls\.predictions\.bias" if doubled else _IGNORED
     found = renamed(named, _RULES, prefix="bert.", ignored=ignored)
     return without_tied(found, "head.weight", "embeddings.token.weight") if config.tied_embeddings else found
 

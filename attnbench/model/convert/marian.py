@@ -39,11 +39,12 @@ _SINUSOIDS = r"(encoder|decoder)\.embed_positions\.weight"
 def _config(settings: Settings, head: Head) -> TransformerConfig:
     vocab_size = settings.need("vocab_size")
     target_vocab_size = settings.get("decoder_vocab_size", vocab_size)
+    tied = settings.get("tie_word_embeddings", True)
     return TransformerConfig(
         architecture="encoder-decoder",
         vocab_size=target_vocab_size,
         source_vocab_size=vocab_size,
-        shared_embeddings=settings.get("share_encoder_decoder_embeddings", True),
+        shared_embeddings=tied and settings.get("share_encoder_decoder_embeddings", True),
         dim=settings.need("d_model"),
         num_layers=settings.need("decoder_layers"),
         num_encoder_layers=settings.need("encoder_layers"),
@@ -55,7 +56,7 @@ def _config(settings: Settings, head: Head) -> TransformerConfig:
         position="sinusoidal",
         sinusoids="halves",
         scale_embeddings=settings.get("scale_embedding", False),
-        tied_embeddings=settings.get("tie_word_embeddings", True),
+        tied_embeddings=tied,
         head=head,
         head_bias=head != "none",
         start_token=settings.need("decoder_start_token_id"),

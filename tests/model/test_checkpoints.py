@@ -1,0 +1,194 @@
+"""State dicts are loaded whole or not at all; what is written to a file comes back equal."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from attnbench.contract.errors import UsageError
+from attnbench.contract.masks import SlidingWindow
+from attnbench.model.builder import build_model
+from attnbench.model.checkpoints import load_model, load_weights, save_model
+from attnbench.model.config import TransformerConfig
+from attnbench.model.text import stdlib_tokens
+
+LOW_RANK = str(Path(__file__).parents[1] / "toys" / "low_rank.py")
+SMALL = {"vocab_size": 256, "dim": 16, "num_layers": 2, "num_heads": 2, "max_seqlen": 32}
+FORMS = {
+    "decoder": {
+        "position": "rope",
+        "rope_scaling": {
+            "kind": "longrope",
+            "factor": 4.0,
+            "original_max_seqlen": 16,
+            "short_factor": [1.0, 1.5, 2.0, 2.5],
+            "long_factor": [2.0, 3.0, 4.0, 5.0],
+        },
+        "mask": {"name": "sliding-window", "window_size": 7},
+        "norm": "rmsnorm",
+        "activation": "swiglu",
+    },
+    "untied": {"tied_embeddings": False, "head_bias": True, "scale": 0.5},
+    "encoder": {
+        "architecture": "encoder-only",
+        "head": "masked-language",
+        "num_segments": 2,
+        "embedding_norm": True,
+        "norm_position": "post",
+    },
+    "translator": {
+        "architecture": "encoder-decoder",
+        "num_encoder_layers": 1,
+        "cross_implementation": "naive",
+        "start_token": 3,
+    },
+    "two-tables": {"architecture": "encoder-decoder", "source_vocab_size": 100, "position": "sinusoidal"},
+}
+
+
+def small(form="decoder", implementation="naive", **given):
+    model = build_model(TransformerConfig(**(SMALL | FORMS[form])), implementation, **given)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0.1, 0.2, generator=torch.Generator().manual_seed(parameter.numel()))
+    return model
+
+
+def weights(model):
+    return {name: parameter.detach().clone() for name, parameter in model.state_dict().items()}
+
+
+def same(one, other):
+    return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_saved_comes_back(tmp_path, form):
+    path, model = tmp_path / "model.safetensors", small(form)
+    save_model(model, path)
+    found = load_model(path)
+    assert found.config == model.config
+    assert same(weights(found), weights(model))
+    with safe_open(path, framework="pt") as opened:
+        assert len(list(opened.keys())) == len(list(model.parameters()))  # shared ones once
+
+
+def test_a_model_comes_back_under_another_implementation_mask_and_dtype(tmp_path):
+    path, model = tmp_path / "model.safetensors", small(dtype="float64")
+    save_model(model, path)
+    tokens = stdlib_tokens(2, 20)
+    assert load_model(path).embeddings.token.weight.dtype == torch.float64
+    windowed = load_model(path, "sliding-window", dtype="float32")
+    assert windowed.implementation == "sliding-window"
+    torch.testing.assert_close(windowed(tokens), model(tokens).float(), rtol=1e-5, atol=1e-5)
+    wider = load_model(path, "sdpa", mask=SlidingWindow(20))
+    torch.testing.assert_close(wider(tokens)[:, :7], model(tokens)[:, :7])
+    assert (wider(tokens) - model(tokens)).abs().max() > 1e-3
+
+
+def test_parts_of_an_implementation_stay_with_it(tmp_path):
+    path, model = tmp_path / "model.safetensors", small("encoder", LOW_RANK)
+    own = [name for name in model.state_dict() if ".core." in name]
+    assert len(own) == 4
+    save_model(model, path)
+    assert same(weights(load_model(path, LOW_RANK)), weights(model))
+    plain = load_model(path, "naive")
+    assert not [name for name in plain.state_dict() if ".core." in name]
+    save_model(plain, path)
+    drawn = load_model(path, LOW_RANK, options={"rank": 4})
+    assert drawn.get_parameter(own[0]).shape == (4, 32)
+    assert torch.equal(drawn.embeddings.token.weight, model.embeddings.token.weight)
+
+
+def test_parts_of_an_implementation_are_given_all_or_none():
+    model = small("encoder", LOW_RANK)
+    given = weights(model)
+    del given["encoder.layers.0.mixer.core.project_k"]
+    with pytest.raises(UsageError, match=r"missing: encoder\.layers\.0\.mixer\.core\.project_k; nothing"):
+        load_weights(model, given)
+
+
+def test_every_problem_is_listed_and_nothing_is_loaded():
+    model = small()
+    before, given = weights(model), weights(small(seed=1))
+    del given["decoder.norm.weight"], given["decoder.layers.1.ffn.up.weight"]
+    given |= {"decoder.layers.2.ffn.up.weight": torch.ones(2, 2), "head": torch.ones(1)}
+    given["decoder.layers.0.ffn.up.weight"] = torch.ones(3, 16)
+    given["decoder.layers.0.ffn.down.weight"] = torch.ones(16, 64, dtype=torch.int8)
+    given["decoder.layers.0.mixer.q_proj.weight"] = [1.0]
+    with pytest.raises(UsageError) as caught:
+        load_weights(model, given)
+    assert str(caught.value) == (
+        "state_dict: missing: decoder.layers.1.ffn.up.weight, decoder.norm.weight; "
+        "extra: decoder.layers.2.ffn.up.weight, head; "
+        "misshaped: decoder.layers.0.mixer.q_proj.weight is list, not floating-point, "
+        "decoder.layers.0.ffn.up.weight is [3, 16], not [64, 16], "
+        "decoder.layers.0.ffn.down.weight is int8, not floating-point; nothing was loaded"
+    )
+    assert same(weights(model), before)
+
+
+def test_a_shared_table_is_given_by_either_name_and_must_agree_under_both():
+    source, target = "source_embeddings.token.weight", "target_embeddings.token.weight"
+    model, given = small("translator"), weights(small("translator", seed=1))
+    given[source] = given[target] = torch.full_like(given[source], 0.5)
+    for name in (source, target):
+        load_weights(model, {key: tensor for key, tensor in given.items() if key != name})
+        assert model.source_embeddings.token.weight.eq(0.5).all()
+    before = weights(model)
+    with pytest.raises(UsageError, match=f"one parameter here but not there: {source} and {target}; nothing"):
+        load_weights(model, given | {target: torch.zeros_like(given[target])})
+    del given[source], given[target]
+    with pytest.raises(UsageError, match=f"missing: {source}; nothing was loaded"):
+        load_weights(model, given)
+    assert same(weights(model), before)
+
+
+def test_values_are_cast_and_the_parameters_stay_the_same_objects():
+    model = small(dtype="float64")
+    parameters = list(model.parameters())
+    given = {name: tensor.to(torch.float16) for name, tensor in weights(small(seed=1)).items()}
+    load_weights(model, given)
+    assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
+    assert torch.equal(model.embeddings.token.weight, given["embeddings.token.weight"].double())
+    assert all(parameter.requires_grad for parameter in parameters)
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(UsageError, match=r"nowhere\.safetensors: no such file"):
+        load_model(tmp_path / "nowhere.safetensors")
+    (tmp_path / "zip.safetensors").write_bytes(b"PK\x03\x04")
+    with pytest.raises(UsageError, match=r"zip\.safetensors: no safetensors file"):
+        load_model(tmp_path / "zip.safetensors")
+    torch.save({}, tmp_path / "model.pt")
+    with pytest.raises(UsageError, match=r"model\.pt: a pickle can run code when it is read, so it is not"):
+        load_model(tmp_path / "model.pt")
+
+
+def write(path, config):
+    save_file({"x": torch.ones(1)}, path, {"attnbench.config": config})
+    return path
+
+
+def test_files_with_another_config(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_file({"x": torch.ones(1)}, path)
+    with pytest.raises(UsageError, match="holds weights without a config"):
+        load_model(path)
+    for config in ("{", "[]", json.dumps({"dim": 16}), json.dumps(SMALL | {"depth": 3})):
+        with pytest.raises(UsageError, match=r"model\.safetensors: its config"):
+            load_model(write(path, config))
+    with pytest.raises(UsageError, match=r"missing: embeddings\.token\.weight, .*extra: x"):
+        load_model(write(path, json.dumps(SMALL)))
+
+
+@pytest.mark.parametrize("name", ["./evil.py", "evil:CODE", "pkg.evil:CODE", "evil.py#x"])
+def test_weights_do_not_choose_what_code_runs(tmp_path, name):
+    fields = SMALL | {"architecture": "encoder-decoder", "cross_implementation": name}
+    path = write(tmp_path / "model.safetensors", json.dumps(fields))
+    with pytest.raises(UsageError, match="names code; pass it yourself to have it run"):
+        load_model(path)
+    with pytest.raises(UsageError, match="extra: x"):
+        load_model(path, cross_implementation="naive")
