@@ -32,12 +32,12 @@ OVER_BUDGET = {
 }
 """What is measured to be over its budget in torch 2.13, none of it ours.
 
-The marks are strict, so a cured one is noticed.
+How an exponential of few ulps is rounded depends on the processor, so one of them may pass on another.
 """
 
 
 def _marks(case_id: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.xfail(reason=OVER_BUDGET[case_id], strict=True)] if case_id in OVER_BUDGET else []
+    return [pytest.mark.xfail(reason=OVER_BUDGET[case_id], strict=False)] if case_id in OVER_BUDGET else []
 
 
 CASES = [
