@@ -59,14 +59,28 @@ def _suites() -> list[Row]:
 def _presets() -> list[Row]:
     from dataclasses import asdict
 
-    from attnbench.model.presets import load_preset, preset_names, preset_source
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from attnbench.model.builder import build_model
+    from attnbench.model.presets import load_preset, preset_names, preset_source, preset_weights
 
     rows = []
     for name in preset_names():
         config = load_preset(name)
-        values = asdict(config) | {"mask": None if config.mask is None else config.mask.to_dict()}
-        source = preset_source(name)
-        rows.append({"name": name, **values, "layers": config.num_layers, "source": source})
+        with FakeTensorMode():  # counted on the model itself, without its memory
+            params = build_model(name).param_count
+        rows.append(
+            {
+                "name": name,
+                **asdict(config),
+                "mask": config.mask.to_dict(),
+                "encoder_mask": config.encoder_mask.to_dict(),
+                "layers": config.num_layers,
+                "params": params,
+                "weights": "trained" if preset_weights(name) else "drawn",
+                "source": preset_source(name),
+            }
+        )
     return rows
 
 
@@ -115,7 +129,7 @@ TOPICS = {
     "suites": Topic(_suites, ("name", "cases", "description")),
     "presets": Topic(
         _presets,
-        ("name", "status", "architecture", "layers", "dim", "num_heads", "num_kv_heads", "source"),
+        ("name", "architecture", "params", "layers", "dim", "num_heads", "num_kv_heads", "weights", "source"),
     ),
     "devices": Topic(_devices, ("name", "device", "memory_bytes", "about")),
     "metrics": Topic(_metrics, ("name", "summary")),
@@ -142,7 +156,7 @@ def list_topics(
 
 
 def _print(name: str, rows: list[Row]) -> None:
-    from attnbench.render.numbers import format_bytes
+    from attnbench.render.numbers import format_bytes, format_count
 
     columns = TOPICS[name].columns
 
@@ -151,9 +165,11 @@ def _print(name: str, rows: list[Row]) -> None:
             return ""
         if column.endswith("_bytes"):
             return format_bytes(value)
+        if column == "params":
+            return format_count(value)
         return ", ".join(value) if isinstance(value, list) else str(value)
 
-    titles = {column: column.removeprefix("num_") for column in columns}
+    titles = {column: column.removeprefix("num_").removesuffix("_heads") for column in columns}
     shown = [{titles[column]: text(column, row.get(column)) for column in columns} for row in rows]
     numbers = [titles[column] for column in columns if any(isinstance(row.get(column), int) for row in rows)]
     print_table(shown, list(titles.values()), right=numbers)

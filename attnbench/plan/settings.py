@@ -12,7 +12,8 @@ METRICS: tuple[Metric, ...] = get_args(Metric)
 
 METRIC_SUMMARIES: dict[Metric, str] = {
     "latency": "time of one call in ms: median, p10, p90, 95 % interval, every sample",
-    "memory": "peak_bytes with inputs, peak_increment_bytes above them, measured and predicted",
+    "memory": "peak_bytes with inputs, peak_increment_bytes above them, measured and predicted; "
+    "in mode decode state_bytes",
     "traffic": "compulsory, operand and requested bytes",
     "flops": "useful, dense and executed operations, exponentials",
     "agreement": "error against float64, within the budget of the baseline's own error",

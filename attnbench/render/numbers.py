@@ -100,6 +100,16 @@ def format_percent(fraction: float | None) -> str:
     return f"{percent:.0f} %" if percent >= 1 or percent == 0 else f"{percent:.1g} %"
 
 
+def format_count(count: int) -> str:
+    """Return a count with a decimal prefix: ``34.4 G``."""
+    value, prefix = float(count), ""
+    for larger in "kMGTPE":
+        if value < 1000:
+            break
+        value, prefix = value / 1000, larger
+    return f"{three_digits(value)} {prefix}".rstrip()
+
+
 def three_digits(value: float) -> str:
     """Return at least three significant digits without an exponent: ``0.412``, ``31.4``, ``1234``."""
     if value == 0:

@@ -12,6 +12,9 @@ import pytest
 from attnbench.cli import main
 from attnbench.cli.list import TOPICS
 from attnbench.contract.discovery import find_implementations
+from attnbench.model.presets import preset_names, preset_weights
+from attnbench.plan.settings import METRICS
+from attnbench.plan.suite import suite_names
 
 
 def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -36,7 +39,7 @@ def test_implementations(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_suites(capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of(capsys, "suites")
-    assert set(rows) == {"agreement", "attention", "quick"}
+    assert {"agreement", "approximation", "attention", "quick"} <= set(rows) == set(suite_names())
     assert 0 < rows["attention"]["cases"] <= 400
 
 
@@ -44,6 +47,12 @@ def test_presets(capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of(capsys, "presets")
     assert (rows["llama-3-8b"]["num_heads"], rows["llama-3-8b"]["num_kv_heads"]) == (32, 8)
     assert rows["bert-base"]["architecture"] == "encoder-only"
+    assert rows["bert-base"]["encoder_mask"] == {"name": "full"}
+    assert 124e6 < rows["gpt2"]["params"] < 125e6
+    assert 8.0e9 < rows["llama-3-8b"]["params"] < 8.1e9
+    assert {name for name, row in rows.items() if row["weights"] == "trained"} == set(
+        filter(preset_weights, preset_names())
+    )
 
 
 def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,6 +63,14 @@ def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_masks(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows_of(capsys, "masks")["sliding-window"]["parameters"] == ["window_size", "causal"]
+
+
+def test_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(capsys, "metrics")
+    assert set(METRICS) == set(rows)
+    assert "mixers" in rows["share"]["summary"]
+    assert "perplexity" in rows["quality"]["summary"]
+    assert "state_bytes" in rows["memory"]["summary"]
 
 
 def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,5 +110,5 @@ def test_a_terminal_breaks_no_identifier(
         monkeypatch.setenv(name, value)
     lines = output_of(capsys, "presets").splitlines()
     assert max(map(len, lines)) <= 80
-    assert any("encoder-decoder" in line for line in lines)
+    assert any("encoder-decoder  63.0 M" in line for line in lines)
     assert "    arXiv 1706.03762, table 3" in lines

@@ -2,9 +2,12 @@ import pytest
 
 from attnbench.render.numbers import (
     format_bytes,
+    format_count,
+    format_loss,
     format_ms,
     format_number,
     format_percent,
+    format_perplexity,
     format_seqlen,
     format_seqlens,
     format_value,
@@ -41,6 +44,28 @@ def test_byte_counts_are_binary(value, text):
 )
 def test_plain_numbers(value, text):
     assert format_number(value) == text
+
+
+def test_perplexities_that_are_close_stay_apart():
+    values = (1.0, 3.2141, 3.2149, 31.416, 314.16, 12345.6, 1e6)
+    assert [format_perplexity(value) for value in values] == [
+        "1.000", "3.214", "3.215", "31.42", "314.2", "12346", "1e6",
+    ]  # fmt: skip
+    assert format_perplexity(None) == "–"
+
+
+def test_differences_of_losses_have_a_sign():
+    assert [format_loss(value) for value in (1.2345, None)] == ["1.234", "–"]
+    assert [format_loss(value, signed=True) for value in (0.0125, -0.25, 0.0)] == [
+        "+0.013",
+        "−0.250",
+        "+0.000",
+    ]
+
+
+def test_counts_have_decimal_prefixes():
+    counts = (999, 26784, 8_030_261_248, 34_359_738_368)
+    assert [format_count(count) for count in counts] == ["999", "26.8 k", "8.03 G", "34.4 G"]
 
 
 def test_lengths_are_said_in_k_where_they_are_whole():
