@@ -27,7 +27,7 @@ def from_huggingface(
     implementation: str | Implementation = "naive",
     *,
     dtype: str | torch.dtype | None = None,
-    device: str | torch.device = "cpu",
+    device: str | torch.device | None = None,
     options: Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> Any:
@@ -43,7 +43,7 @@ def from_huggingface(
             Nothing is downloaded, and no pickle is read.
         implementation: a name, ``./file.py``, ``package.module:ATTRIBUTE``, or an ``Implementation``.
         dtype: of the weights; None is that of the given token embeddings.
-        device: where the weights shall be.
+        device: where the weights shall be; None is where those are, the CPU for a folder.
         options: options of the implementation.
         overrides: fields of ``TransformerConfig`` that replace the model's, such as ``mask``.
 
@@ -60,9 +60,14 @@ def from_huggingface(
         )
     config = family.config(source.settings, family.classes[source.class_name]).replace(**overrides)
     weights = family.weights(source.tensors, config)
-    if dtype is None:
-        dtype = next((tensor.dtype for name, tensor in weights.items() if "token" in name), torch.float32)
-    model = build_model(config, implementation, dtype=dtype, device=device, options=options)
+    like = next((tensor for name, tensor in weights.items() if name.endswith("token.weight")), torch.empty(0))
+    model = build_model(
+        config,
+        implementation,
+        dtype=like.dtype if dtype is None else dtype,
+        device=like.device if device is None else device,
+        options=options,
+    )
     load_weights(model, weights)
     return model
 
