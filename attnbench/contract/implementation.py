@@ -107,6 +107,7 @@ class Implementation:
     complexity: Complexity
     attention: AttentionFunction
     cost: Callable[[Problem], Cost]
+    """In mode ``decode`` of one step with the state (``cost.from_cache`` where that is the shared cache)."""
     unsupported: Callable[[Problem], list[str]] = _no_limits
     """Limits of shape, with reasons; empty if the problem is fine."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -122,7 +123,10 @@ class Implementation:
     new_state: Callable[..., Any] | None = None
     """``new_state(problem, max_seqlen) -> state``; default: the shared key/value cache (``state.py``)."""
     extend: Callable[..., Any] | None = None
-    """``extend(state, q, k, v, *, problem, params=None) -> (AttentionOutput, state)``."""
+    """``extend(state, q, k, v, *, problem, params=None) -> (AttentionOutput, state)``.
+
+    The problem is that of the chunk; its ``key_lengths``, if any, count the valid tokens of each row.
+    """
     state_bytes: Callable[[Problem, int], int] | None = None
     """``state_bytes(problem, max_seqlen)``: bytes of that state."""
     make_mixer: "Callable[[MixerConfig], Mixer] | None" = None
