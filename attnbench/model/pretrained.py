@@ -8,6 +8,7 @@ from attnbench.contract.errors import UsageError
 
 from .config import TransformerConfig
 from .presets import load_preset, preset_weights
+from .state_dicts import load_weights, read_safetensors
 from .weights import is_real
 
 EXCHANGEABLE = (
@@ -52,9 +53,6 @@ def load_trained(preset: str, module: nn.Module, place: str = "") -> None:
     Raises:
         UsageError: weights that do not fit; nothing was loaded.
     """
-    # That module builds models, for which it imports the builder, which imports this.
-    from .checkpoints import load_weights, read_safetensors
-
     file = preset_weights(preset)
     if file is None or not all(is_real(weight) for weight in module.parameters()):
         return

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from attnbench.contract.errors import UsageError, nearest
-from attnbench.model.checkpoints import equal
 from attnbench.model.config import Activation, Head, TransformerConfig
+from attnbench.model.state_dicts import equal
 
 from .sources import Settings
 

@@ -10,7 +10,7 @@ from torch import nn
 from attnbench.contract.errors import UsageError, nearest
 from attnbench.contract.implementation import Implementation
 from attnbench.model.builder import build_model
-from attnbench.model.checkpoints import load_weights
+from attnbench.model.state_dicts import load_weights
 
 from .bert import BERT
 from .families import Family

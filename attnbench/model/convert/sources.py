@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from attnbench.contract.errors import UsageError
-from attnbench.model.checkpoints import PICKLED, read_safetensors, refuse_pickle
+from attnbench.model.state_dicts import PICKLED, read_safetensors, refuse_pickle
 
 T = TypeVar("T")
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"

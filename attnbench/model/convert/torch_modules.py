@@ -14,9 +14,9 @@ from attnbench.contract.implementation import Implementation
 from attnbench.contract.masks import Causal, Full, Mask, mask_from
 from attnbench.contract.mixers import MixerConfig
 from attnbench.model.builder import build_model
-from attnbench.model.checkpoints import load_weights
 from attnbench.model.config import TransformerConfig
 from attnbench.model.mixer import AttentionMixer
+from attnbench.model.state_dicts import load_weights
 
 from .torch_layers import Stack, attention_weights, common_form, exactly, layer_weights, norm_weights
 
