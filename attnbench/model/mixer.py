@@ -153,33 +153,36 @@ class AttentionMixer(nn.Module):
     def _crossing(self, x: Tensor, context: Context | None, lengths: Lengths | None, state: Any) -> Tensor:
         held = state or ContextState(x.shape[0])
         _require_rows(held.batch, x)
-        if held.keys_values is not None and (context is not None or lengths is not None):
+        if held.keys_values is None:
+            k, v, valid = self._read(x.shape[0], context, lengths)
+        elif context is not None or lengths is not None:
             raise UsageError("context, lengths: the state holds them already, it takes them once")
-        k, v = held.keys_values or self._read(held, context, lengths)
+        else:
+            k, v, valid = *held.keys_values, held.lengths
         q = self._split(self.q_proj(x), self.config.num_heads)
-        ragged = None if set(held.lengths) <= {k.shape[2]} else held.lengths
+        ragged = None if set(valid) <= {k.shape[2]} else valid
         mode = "decode" if state is not None and q.shape[2] == 1 else "fwd"
-        return self._attend(q, k, v, mode, key_lengths=ragged)
+        out = self._attend(q, k, v, mode, key_lengths=ragged)
+        held.keys_values, held.lengths = (k, v), valid
+        return out
 
     def _read(
-        self, held: ContextState, context: Context | None, lengths: Lengths | None
-    ) -> tuple[Tensor, Tensor]:
-        """Keep keys and values of the context, and return them."""
+        self, batch: int, context: Context | None, lengths: Lengths | None
+    ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+        """Return keys and values of the context, and how many of them are valid in each row."""
         if context is None:
             raise UsageError("context: cross-attention needs one")
         keys, values = context if isinstance(context, tuple) else (context, context)
-        wanted = (held.batch, keys.shape[1] if keys.ndim > 1 else 0)
+        wanted = (batch, keys.shape[1] if keys.ndim > 1 else 0)
         for of, given, width in (
             ("keys", keys, self.config.key_dim),
             ("values", values, self.config.value_dim),
         ):
             if given.shape != (*wanted, width):
                 raise UsageError(f"context: {of} come from {[*wanted, width]}, not {list(given.shape)}")
-        held.lengths = row_lengths(lengths, *wanted)
+        valid = row_lengths(lengths, *wanted)
         k = self._split(self.k_proj(keys), self.config.num_kv_heads)
-        v = self._split(self.v_proj(values), self.config.num_kv_heads)
-        held.keys_values = k, v
-        return k, v
+        return k, self._split(self.v_proj(values), self.config.num_kv_heads), valid
 
     def _self_attending(
         self, x: Tensor, context: Context | None, lengths: Lengths | None, state: Any
@@ -187,10 +190,13 @@ class AttentionMixer(nn.Module):
         if context is not None:
             raise UsageError("context: self-attention takes none")
         batch, seqlen = x.shape[:2]
-        if state is not None:
-            _require_rows(len(state.lengths), x)
         valid = row_lengths(lengths, batch, seqlen)
         ragged = None if set(valid) <= {seqlen} else valid
+        if state is not None:
+            _require_rows(len(state.lengths), x)
+            ends = tuple(start + count for start, count in zip(state.lengths, valid, strict=True))
+            if max(ends, default=0) > state.max_seqlen:
+                raise UsageError(f"state: made for {state.max_seqlen} positions, {max(ends)} are needed")
         q = self._split(self.q_proj(x), self.config.num_heads)
         k = self._split(self.k_proj(x), self.config.num_kv_heads)
         v = self._split(self.v_proj(x), self.config.num_kv_heads)
@@ -211,7 +217,7 @@ class AttentionMixer(nn.Module):
             ),
             params=self._parameters_of_core(),
         )
-        state.lengths = tuple(start + count for start, count in zip(state.lengths, valid, strict=True))
+        state.lengths = ends
         return output.out
 
     @staticmethod

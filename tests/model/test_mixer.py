@@ -1,5 +1,6 @@
 """The mixer: cross-attention, with a state too, widths of its own, rows of different lengths, refusals."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -119,6 +120,12 @@ def test_a_context_is_refused_where_it_does_not_belong():
         mixer(x, x, [4, 1], state)
     with pytest.raises(UsageError, match="state: made for 2 rows, x has 1"):
         mixer(x[:1], x[:1], state=state)
+    plain = dataclasses.replace(
+        mixer.implementation, supports=mixer.implementation.supports - {"key-lengths"}
+    )
+    mixer.implementation = plain
+    with pytest.raises(UsageError, match="naive does not support key-lengths"):
+        mixer(x, x, [3, 1], state)
     assert state.keys_values is None
     mixer(x, x, state=state)
     for again in ({"context": x}, {"lengths": [1, 1]}):
@@ -151,12 +158,13 @@ def test_rows_of_different_lengths_decode_as_each_would_alone(name, mask, rotary
     assert state.lengths == (18, 8, 10)
 
 
+@pytest.mark.parametrize(("name", "mask"), CASES, ids=IDS)
 @torch.no_grad()
-def test_a_chunk_that_is_refused_moves_no_state():
-    mixer = make(rotary=True)
+def test_a_chunk_that_is_refused_moves_no_state(name, mask):
+    mixer = make(name, mask=mask, rotary=True)
     state = mixer.new_state(2, 4)
     mixer(drawn(2, 3, 24), state=state)
-    with pytest.raises(UsageError, match="state: the cache holds 4 positions, 5 are needed"):
+    with pytest.raises(UsageError, match="state: made for 4 positions, 5 are needed"):
         mixer(drawn(2, 2, 24), state=state)
     with pytest.raises(UsageError, match="state: made for 2 rows, x has 1"):
         mixer(drawn(1, 1, 24), state=state)
