@@ -151,14 +151,14 @@ class AttentionMixer(nn.Module):
         return y, state
 
     def _crossing(self, x: Tensor, context: Context | None, lengths: Lengths | None, state: Any) -> Tensor:
-        held = state or ContextState(x.shape[0])
+        held: ContextState = state or ContextState(x.shape[0])
         _require_rows(held.batch, x)
         if held.keys_values is None:
             k, v, valid = self._read(x.shape[0], context, lengths)
         elif context is not None or lengths is not None:
             raise UsageError("context, lengths: the state holds them already, it takes them once")
         else:
-            k, v, valid = *held.keys_values, held.lengths
+            (k, v), valid = held.keys_values, held.lengths
         q = self._split(self.q_proj(x), self.config.num_heads)
         ragged = None if set(valid) <= {k.shape[2]} else valid
         mode = "decode" if state is not None and q.shape[2] == 1 else "fwd"
