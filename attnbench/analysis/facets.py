@@ -2,6 +2,7 @@
 by facet, and titles without what goes without saying.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -9,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from attnbench.analysis.rows import CaseRow
 
 DECODE = "decode"
+NUMBERS = re.compile(r"(\d+)")
 ORDER = {
     "level": ("attention", "block", "model"),
     "architecture": ("decoder-only", "encoder-only", "encoder-decoder"),
@@ -131,7 +133,8 @@ def _by_batch(rows: Sequence[CaseRow]) -> dict[str, list[CaseRow]]:
     return parts
 
 
-def _rank(name: str, value: str) -> tuple[int, str]:
+def _rank(name: str, value: str) -> tuple[object, ...]:
     known = ORDER.get(name, ())
     first_word = value.split(" ")[0]
-    return (known.index(first_word), value) if first_word in known else (len(known), value)
+    numbers_as_such = [int(part) if part.isdecimal() else part for part in NUMBERS.split(value)]
+    return known.index(first_word) if first_word in known else len(known), numbers_as_such

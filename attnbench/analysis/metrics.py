@@ -37,9 +37,9 @@ class Metric:
     modes: tuple[str, ...] = ()
     """Where it can be had at all; empty means everywhere."""
     optional: bool = False
-    """Whether a curve without any value, and without a reason for that, is left out instead of named as
-    lacking it: only kernels ask for bytes, and not every suite asks for shares.
-    """
+    """Whether suites may leave it unasked: a curve without any value and without a reason is left out."""
+    kernels_only: bool = False
+    """Whether only some implementations have it by nature; the others are then not listed as lacking it."""
 
 
 LATENCY = Metric(
@@ -80,7 +80,7 @@ REQUESTED_BYTES = Metric(
     value="requested_bytes",
     record_field=("traffic", "requested_bytes"),
     floor="compulsory_bytes",
-    optional=True,
+    kernels_only=True,
 )
 ERROR = Metric(
     key="error",

@@ -110,8 +110,8 @@ def groups_of(facets: Mapping[Facet, Sequence[CaseRow]]) -> list[tuple[Facet, ..
 def panels_of(rows: Sequence[CaseRow], metric: Metric) -> list[Panel]:
     """Return every panel of a metric. Every row is in exactly one series of one panel, whatever its status.
 
-    Rows of levels and modes that cannot have the metric are left out, and so are curves and panels of an
-    `Metric.optional` one that have neither a value nor a reason for its absence.
+    Rows of levels and modes that cannot have the metric are left out, and so are curves and panels without
+    any value of a metric that only kernels have, or that no suite asked for.
     """
     facets = facets_of(rows)
     untold = untold_of(facets)
@@ -123,7 +123,7 @@ def panels_of(rows: Sequence[CaseRow], metric: Metric) -> list[Panel]:
             facet=together[0],
             masks=tuple(facet.mask for facet in together),
             title=group_title(together[0], untold),
-            series=tuple(one for one in series if one.explained or not metric.optional),
+            series=tuple(one for one in series if _belongs(one, metric)),
         )
         if panel.series:
             panels.append(panel)
@@ -135,6 +135,12 @@ def _has(row: CaseRow, metric: Metric) -> bool:
     return (not metric.levels or row.level in metric.levels) and (
         not metric.modes or row.mode in metric.modes
     )
+
+
+def _belongs(series: Series, metric: Metric) -> bool:
+    if metric.kernels_only:
+        return bool(series.measured)
+    return series.explained or not metric.optional
 
 
 def series_of(rows: Sequence[CaseRow], metric: Metric) -> list[Series]:

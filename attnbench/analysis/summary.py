@@ -14,7 +14,7 @@ from attnbench.analysis.facets import Facet, facets_of
 from attnbench.analysis.metrics import LATENCY, PEAK_MEMORY, STATE_MEMORY, Metric
 from attnbench.analysis.quality import EXACT_SEMANTICS, Exchange, exchanges
 from attnbench.analysis.rows import CaseRow
-from attnbench.analysis.series import VALID, Point, Series, series_of
+from attnbench.analysis.series import VALID, Point, Series, groups_of, series_of
 from attnbench.analysis.shares import ShareChange, share_changes
 
 LEAST_STEP = 1.5
@@ -53,6 +53,7 @@ class LocalExponent:
 
     metric: Metric
     facet: Facet
+    """Of the first mask of those that are shown together; a curve under another says so in its label."""
     label: str
     seqlen_from: int
     seqlen_to: int
@@ -63,9 +64,10 @@ class LocalExponent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Cases of one implementation in one facet that ended alike."""
+    """Cases of one curve that ended alike."""
 
     facet: Facet
+    """Of the first mask of those that are shown together."""
     label: str
     status: str
     seqlens: tuple[int, ...]
@@ -119,20 +121,23 @@ class Summary:
 def summarize(rows: Sequence[CaseRow]) -> Summary:
     """Return the first findings."""
     facets = facets_of(rows)
+    groups = {
+        together[0]: [row for facet in together for row in facets[facet]] for together in groups_of(facets)
+    }
     timed = [row for row in rows if row.latency_ms is not None]
     return Summary(
         tally=dict(Counter(row.status for row in rows)),
         latency=tuple(_rankings(facets, LATENCY)),
         memory=tuple(_rankings(facets, PEAK_MEMORY)),
         state=tuple(_rankings(facets, STATE_MEMORY)),
-        shares=tuple(share_changes(facets)),
+        shares=tuple(share_changes(groups)),
         exchanges=tuple(exchanges(facets)),
         growth=tuple(
             exponent
             for metric in (LATENCY, PEAK_MEMORY, STATE_MEMORY)
-            for exponent in _growth(facets, metric)
+            for exponent in _growth(groups, metric)
         ),
-        failures=tuple(_failures(facets)),
+        failures=tuple(_failures(groups)),
         absences=tuple(_absences(rows)),
         accuracy=_accuracy(rows),
         doubts=dict(Counter(word for row in timed for word in row.latency_verdict if word != VALID)),
@@ -198,8 +203,8 @@ def _rankings(facets: dict[Facet, list[CaseRow]], metric: Metric) -> Iterable[Ra
             yield ranking
 
 
-def _growth(facets: dict[Facet, list[CaseRow]], metric: Metric) -> Iterable[LocalExponent]:
-    for facet, rows in facets.items():
+def _growth(groups: dict[Facet, list[CaseRow]], metric: Metric) -> Iterable[LocalExponent]:
+    for facet, rows in groups.items():
         for series in series_of(rows, metric):
             secant = local_exponent(series.measured)
             if secant:
@@ -214,8 +219,8 @@ def _growth(facets: dict[Facet, list[CaseRow]], metric: Metric) -> Iterable[Loca
                 )
 
 
-def _failures(facets: dict[Facet, list[CaseRow]]) -> Iterable[Failure]:
-    for facet, rows in facets.items():
+def _failures(groups: dict[Facet, list[CaseRow]]) -> Iterable[Failure]:
+    for facet, rows in groups.items():
         for series in series_of(rows, PEAK_MEMORY):
             by_status: dict[str, list[Point]] = defaultdict(list)
             for point in series.failed:

@@ -2,7 +2,7 @@
 terminal.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from attnbench.analysis.facets import DECODE, Facet, facet_title, group_title
@@ -48,36 +48,52 @@ class Answer:
 
 
 def answers(report: Report) -> list[Answer]:
-    """Return the first-screen answer of every group of facets that has one; sentences under a further mask
-    begin with it.
-    """
+    """Return the first-screen answer of every group of facets that has one."""
     found = []
     for group in report.groups:
-        lines = [line for facet in group for line in _facet_lines(facet, group[0].mask, report.summary)]
+        lines = _group_lines(group, report.summary)
         if lines:
-            ordered = sorted(lines, key=lambda line: SUBJECTS.index(line[0]))
-            found.append(Answer(group_title(group[0], report.untold), tuple(ordered)))
+            found.append(Answer(group_title(group[0], report.untold), tuple(lines)))
     return found
 
 
-SUBJECTS = ("Speed", "Memory", "State", "Share", "Growth", "Failed")
-
-
-def _facet_lines(facet: Facet, first_mask: str, summary: Summary) -> list[tuple[str, str]]:
-    growth = growth_words([one for one in summary.growth if one.facet == facet])
-    lines = [
-        *(("Speed", speed_sentence(ranking)) for ranking in summary.latency if ranking.facet == facet),
-        *(("Memory", memory_sentence(ranking)) for ranking in summary.memory if ranking.facet == facet),
-        *(("State", state_sentence(ranking)) for ranking in summary.state if ranking.facet == facet),
-        *(("Share", text) for text in share_words([one for one in summary.shares if one.facet == facet])),
-        *(("Growth", text) for text in growth),
-        *(("Failed", failure_sentence(failure)) for failure in summary.failures if failure.facet == facet),
+def _group_lines(group: Sequence[Facet], summary: Summary) -> list[tuple[str, str]]:
+    first = group[0]
+    return [
+        *(("Speed", text) for text in _ranked(group, summary.latency, speed_sentence, "takes")),
+        *(("Memory", text) for text in _ranked(group, summary.memory, memory_sentence, "needs")),
+        *(("State", text) for text in _ranked(group, summary.state, state_sentence, "keeps")),
+        *(("Share", text) for text in share_words([one for one in summary.shares if one.facet == first])),
+        *(("Growth", text) for text in growth_words([one for one in summary.growth if one.facet == first])),
+        *(("Failed", failure_sentence(failure)) for failure in summary.failures if failure.facet == first),
     ]
-    return (
-        lines
-        if facet.mask == first_mask
-        else [(subject, f"With {facet.mask}: {text}") for subject, text in lines]
-    )
+
+
+def _ranked(
+    group: Sequence[Facet], rankings: Iterable[Ranking], sentence: Callable[[Ranking], str], verb: str
+) -> list[str]:
+    """Return a sentence for each mask under which implementations are ranked, and one for each implementation
+    that stands alone under further masks.
+    """
+    texts: list[str] = []
+    alone: dict[tuple[str, str], list[Ranking]] = {}
+    for ranking in rankings:
+        if ranking.facet not in group:
+            continue
+        if ranking.facet.mask == group[0].mask:
+            texts.append(sentence(ranking))
+        elif len(ranking.standings) > 1 or ranking.missing:
+            texts.append(f"With {ranking.facet.mask}: {sentence(ranking)}")
+        else:
+            alone.setdefault((ranking.standings[0].label, _where(ranking)), []).append(ranking)
+    for (label, where), members in alone.items():
+        values = [
+            f"{format_value(one.standings[0].value, one.metric.unit)} with {one.facet.mask}"
+            for one in members
+        ]
+        doubts = sorted({word for one in members for word in one.doubts})
+        texts.append(f"{label} {verb} {_and(values)} {where}{_with_care(doubts)}.")
+    return texts
 
 
 def constants_words(report: Report) -> str:

@@ -105,7 +105,10 @@ def test_options_and_runs_make_curves_of_their_own():
 
 
 def test_only_kernels_are_listed_under_requested_bytes():
-    kernel, other = make_record("triton-flash", requested_bytes=5), make_record("naive", operand_bytes=5)
+    kernel, other = (
+        make_record("triton-flash", requested_bytes=5),
+        make_record("naive", operand_bytes=5, unavailable={"traffic.requested_bytes": "only kernels ask"}),
+    )
     (panel,) = panels_of(rows(kernel, other), REQUESTED_BYTES)
     assert [series.label for series in panel.series] == ["triton-flash"]
     assert panels_of(rows(other), REQUESTED_BYTES) == []
@@ -130,6 +133,17 @@ def test_facets_come_in_reading_order_and_constants_are_said_once():
         "shape": "8 heads × 64, batch 1",
         "extras": "",
     }
+
+
+def test_windows_come_in_the_order_of_their_sizes():
+    masks = [{"name": "sliding-window", "window_size": size, "causal": True} for size in (128, 16, 64)]
+    records = [make_record(latency_ms=1.0, mask=mask) for mask in (*masks, {"name": "causal"})]
+    assert [facet.mask for facet in facets_of(rows(*records))] == [
+        "causal",
+        "window 16",
+        "window 64",
+        "window 128",
+    ]
 
 
 def test_no_rows_make_no_panels():

@@ -16,15 +16,17 @@ def test_known_powers_come_out_as_local_exponents():
     exponents = {
         (one.facet.mode, one.label): one.exponent
         for one in found.growth
-        if one.metric is LATENCY and one.facet.level == "attention" and one.facet.mask == "causal"
+        if one.metric is LATENCY and one.facet.level == "attention"
     }
     assert exponents == {
         ("fwd", "naive"): pytest.approx(2.0),
         ("fwd", "sdpa"): pytest.approx(1.9),
         ("fwd", "linear"): pytest.approx(1.0),
+        ("fwd", "sliding-window (window 256)"): pytest.approx(1.0),
         ("fwd_bwd", "naive"): pytest.approx(2.0),
         ("fwd_bwd", "sdpa"): pytest.approx(1.9),
         ("fwd_bwd", "linear"): pytest.approx(1.0),
+        ("fwd_bwd", "sliding-window (window 256)"): pytest.approx(1.0),
     }
     assert {(one.seqlen_from, one.seqlen_to) for one in found.growth if one.facet.mode == "fwd_bwd"} == {
         (1024, 2048)

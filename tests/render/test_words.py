@@ -51,7 +51,23 @@ def test_another_mask_is_compared_apart():
     records = [make_record("a", latency_ms=2.0), make_record("a", latency_ms=1.0, mask=window)]
     assert said(*records) == [
         "Speed: a takes 2.00 ms at 256 tokens.",
-        "Speed: With window 64: a takes 1.00 ms at 256 tokens.",
+        "Speed: a takes 1.00 ms with window 64 at 256 tokens.",
+    ]
+    both = [make_record("b", latency_ms=2.0, mask=window), make_record("b", latency_ms=4.0)]
+    assert said(*records, *both)[1] == (
+        "Speed: With window 64: a is fastest at 256 tokens (1.00 ms): 2.0 times faster than b (2.00 ms)."
+    )
+
+
+def test_one_implementation_under_many_masks_is_one_sentence():
+    records = [make_record("a", n, latency_ms=2.0 * n) for n in (64, 256)]
+    for size in (128, 16):
+        mask = {"name": "sliding-window", "window_size": size, "causal": True}
+        records += [make_record("a", n, latency_ms=size * n / 256, mask=mask) for n in (64, 256)]
+    assert said(*records) == [
+        "Speed: a takes 512 ms at 256 tokens.",
+        "Speed: a takes 16.0 ms with window 16 and 128 ms with window 128 at 256 tokens.",
+        "Growth: latency, 64 to 256: a n^1.00, a (window 16) n^1.00, a (window 128) n^1.00",
     ]
 
 
