@@ -53,25 +53,23 @@ def _with_progress(cases: Iterable[Case]) -> Iterable[Case]:
 
 def _forecast(case: Case) -> Forecast:
     """Return what is known about a case before it runs."""
-    from attnbench.contract.discovery import get_implementation
     from attnbench.contract.errors import UsageError
-    from attnbench.contract.implementation import level_refusals
+    from attnbench.measure.attentions import attentions_of, case_refusals
     from attnbench.measure.counting import count_call
     from attnbench.measure.flops import NothingCountedError, executed_flops
     from attnbench.measure.workload import build_workload
 
     figures = ("predicted_peak_bytes", "flops", "compulsory_bytes", "executed_flops", "operand_bytes")
     forecast: Forecast = {"unsupported": [], **dict.fromkeys(figures), "unavailable": {}}
-    problem = case.problem()
     try:
-        implementation = get_implementation(case.implementation)
-        forecast["unsupported"] = level_refusals(implementation, problem, case.level)
+        attention = attentions_of(case)[0]
+        forecast["unsupported"] = case_refusals(case)
     except UsageError as error:
         forecast["unsupported"] = [str(error)]
     if forecast["unsupported"]:
         return forecast
     if case.level == "attention":  # closed forms are of the attention, not of a whole model
-        cost = implementation.cost(problem)
+        cost = attention.implementation.cost(attention.problem)
         forecast |= {"flops": cost.flops, "compulsory_bytes": cost.compulsory_bytes}
     try:
         workload = build_workload(case, fake=True)
@@ -122,17 +120,17 @@ def _print_level(rows: list[tuple[dict[str, str], Forecast]], notes: dict[str, i
 
     Where that is too wide, there is a table for each group that differs in implementation and length alone.
     """
-    from attnbench.render.numbers import ABSENT, format_bytes, plural
+    from attnbench.render.numbers import ABSENT, format_bytes, format_count, plural
 
     figures = {
         "predicted_peak_bytes": ("peak", format_bytes),
-        "flops": ("FLOPs", _in_thousands),
+        "flops": ("FLOPs", format_count),
         "compulsory_bytes": ("compulsory", format_bytes),
     }
     if not rows[0][0]["level"].startswith("attention"):
         del figures["flops"], figures["compulsory_bytes"]
         figures |= {
-            "executed_flops": ("executed FLOPs", _in_thousands),
+            "executed_flops": ("executed FLOPs", format_count),
             "operand_bytes": ("operands", format_bytes),
         }
     names = list(dict.fromkeys(name for parts, _ in rows for name in parts))
@@ -162,15 +160,3 @@ def _print_level(rows: list[tuple[dict[str, str], Forecast]], notes: dict[str, i
     for title, members in groups.items():
         typer.echo(f"\n{title}" if title else "")
         print_table(members, [*own, *noted], right=columns)
-
-
-def _in_thousands(count: int) -> str:
-    """Return a count with a decimal prefix: ``34.4 G``."""
-    from attnbench.render.numbers import three_digits
-
-    value, prefix = float(count), ""
-    for larger in "kMGTPE":
-        if value < 1000:
-            break
-        value, prefix = value / 1000, larger
-    return f"{three_digits(value)} {prefix}".rstrip()

@@ -8,6 +8,7 @@ multiply-add is 2 FLOPs.
 from attnbench.contract.cost import dense_flops, useful_flops
 from attnbench.contract.semantics import SOFTMAX
 
+from .attentions import Attention
 from .counting import Counts
 from .record import Flops
 from .workload import Workload
@@ -34,13 +35,22 @@ def executed_flops(workload: Workload, counted: Counts) -> int:
     Raises:
         NothingCountedError: neither the counter nor the implementation says.
     """
-    if not workload.implementation.kernels_for(workload.problem):
+    with_kernels = [one for one in workload.attentions if one.implementation.kernels_for(one.asked)]
+    if not with_kernels:
         return counted_flops(workload, counted)
-    stated = workload.implementation.cost(workload.problem).executed_flops
-    if stated is None:
-        raise NothingCountedError("the implementation states none for its kernels")
     # No operator counter sees into a kernel.
-    return counted.flops + workload.num_layers * stated
+    return counted.flops + sum(one.layers * _stated(workload, one) for one in with_kernels)
+
+
+def _stated(workload: Workload, attention: Attention) -> int:
+    """Return the FLOPs that the implementation states; a checkpointed layer goes forward once more."""
+    problem = attention.problem
+    problems = [problem, *([problem.replace(mode="fwd")] if workload.case.checkpoint else [])]
+    stated = [attention.implementation.cost(each).executed_flops for each in problems]
+    known = [flops for flops in stated if flops is not None]
+    if len(known) < len(stated):
+        raise NothingCountedError("the implementation states none for its kernels")
+    return sum(known)
 
 
 def measure_flops(workload: Workload, counted: Counts, unavailable: dict[str, str]) -> Flops:

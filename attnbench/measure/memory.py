@@ -7,10 +7,10 @@ prediction from fake tensors, which costs milliseconds at any length.
 import torch
 from torch import Tensor
 
-from attnbench.contract.state import state_bytes
 from attnbench.plan.case import Case
 
 from .counting import CUDA_GRANULARITY, Counts, count_call
+from .prepared import tensors_of
 from .record import Memory
 from .workload import Workload, build_workload
 
@@ -23,8 +23,9 @@ def predict_counts(case: Case) -> Counts:
 def measure_memory(workload: Workload, counted: Counts, predicted: Counts | None) -> Memory:
     """Return the section: ``counted`` is of the workload itself, ``predicted`` of its fake twin, if any.
 
-    ``peak_increment_bytes`` is the peak above inputs and weights: temporaries, outputs and, for ``bwd``,
-    the graph. On CUDA the workload is called once more, as it is measured, and the allocator's peak
+    ``peak_increment_bytes`` is the peak above inputs, weights and state: temporaries, outputs and, for
+    ``bwd``, the graph. ``state_bytes`` are those of the tensors that a decoding state for the whole context
+    holds. On CUDA the workload is called once more, as it is measured, and the allocator's peak
     replaces the count.
     """
     section = Memory(
@@ -35,9 +36,8 @@ def measure_memory(workload: Workload, counted: Counts, predicted: Counts | None
     )
     if workload.device.type == "cuda":
         _ask_allocator(workload, section)
-    if workload.problem.mode == "decode":
-        problem = workload.problem
-        section.state_bytes = state_bytes(workload.implementation, problem, problem.seqlen_k)
+    if workload.state is not None:
+        section.state_bytes = sum(x.numel() * x.element_size() for x in tensors_of(workload.state))
     return section
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import torch
 
-from attnbench.contract.discovery import get_implementation
-from attnbench.contract.implementation import level_refusals, refusals
+from attnbench.contract.implementation import refusals
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
+from .attentions import attentions_of, case_refusals
 from .checking import Check, prepare_check, rows_to_check, upstream_on, verdict_in_words
 from .counting import Counts, count_outputs
 from .interpreter import KernelTrace, sample_kernels, trace_kernels
@@ -61,18 +61,18 @@ def measure_case(
     Raises:
         Exception: whatever the implementation raises; the executor turns it into a status.
     """
-    problem, implementation = case.problem(), get_implementation(case.implementation)
+    attentions = attentions_of(case)
     record = Record(
         case_id=case.case_id,
         case=case.to_dict(),
         status="ok",
-        provenance=provenance_of(implementation, problem, settings),
+        provenance=provenance_of(case, attentions, settings),
     )
-    reasons = level_refusals(implementation, problem, case.level)
+    reasons = case_refusals(case)
     if reasons:
         return _ended(record, "unsupported", "; ".join(reasons))
     if case.level == "attention":
-        record.theory = implementation.cost(problem).theory()
+        record.theory = attentions[0].implementation.cost(attentions[0].problem).theory()
     predicted = _predict(case, record)
     if predicted is not None and memory_limit_bytes is not None and predicted.peak_bytes > memory_limit_bytes:
         record.memory = Memory(predicted_peak_bytes=predicted.peak_bytes, backend="tensor-lifetimes")
@@ -126,7 +126,7 @@ def _count_and_check(
 
     Returns the call's output, and what is wrong with it or None.
     """
-    interpreted = workload.implementation.execution(workload.problem) == "interpreted"
+    interpreted = workload.interpreted
     sample = _sample(workload) if interpreted else {}
     with ExitStack() as stack:
         stack.enter_context(upstream_on(workload, rows))
@@ -197,6 +197,7 @@ def _say_what_was_cut(
 
 def _sample(workload: Workload) -> dict[str, Any]:
     """Return which programs to interpret; nothing where all of them are affordable."""
-    if workload.level != "attention" or workload.problem.visited_tiles(128, 128) <= TILES_INTERPRETED_WHOLE:
+    asked = workload.attentions[0].asked
+    if workload.level != "attention" or asked.visited_tiles(128, 128) <= TILES_INTERPRETED_WHOLE:
         return {}
-    return sample_kernels(workload.implementation, workload.problem)
+    return sample_kernels(workload.implementation, asked)

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,17 +11,23 @@ from pathlib import Path
 import torch
 
 from attnbench.contract.implementation import Implementation
-from attnbench.contract.problem import Problem
+from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
+from .attentions import Attention
 from .record import Provenance
 
 
-def provenance_of(implementation: Implementation, problem: Problem, settings: MeasureSettings) -> Provenance:
+def provenance_of(case: Case, attentions: Sequence[Attention], settings: MeasureSettings) -> Provenance:
     """Return what is known before anything runs."""
+    implementation = attentions[0].implementation
+    kernels = (spec.name for one in attentions for spec in one.implementation.kernels_for(one.asked))
+    crossing = [one.implementation.name for one in attentions if one.place == "cross"]
     return Provenance(
+        architecture=None if case.level == "attention" else case.config().architecture,
         semantics=implementation.semantics.name,
-        kernels=[spec.name for spec in implementation.kernels_for(problem)] or None,
+        kernels=list(dict.fromkeys(kernels)) or None,
+        cross_implementation=crossing[0] if crossing else None,
         source_hash=source_hash(implementation),
         seed=settings.seed,
         threads=torch.get_num_threads(),

@@ -14,11 +14,16 @@ from torch import Tensor, nn
 
 from attnbench.contract.evaluation import definition
 from attnbench.contract.implementation import AttentionOutput, Implementation
+from attnbench.contract.masks import Full
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import Semantics
+from attnbench.contract.state import KeyValueCache, new_state
 from attnbench.model.mixer import AttentionMixer
 
 from .workload import Outputs, Workload, with_module
+
+DEFINED = frozenset({"dtype:float64", "backward", "decode", "cross-lengths", "key-lengths", "query-start"})
+"""What a definition does that its implementation may not."""
 
 
 def _core(
@@ -35,13 +40,25 @@ def _core(
 
 
 def _defining(implementation: Implementation, plain: bool) -> Implementation:
-    """Return the definition (or the baseline) in the place of an implementation."""
-    return dataclasses.replace(
+    """Return the definition (or the baseline) in the place of an implementation.
+
+    It decodes from a cache of the whole context, whatever the implementation remembers instead.
+    """
+    defining = dataclasses.replace(
         implementation,
-        supports=implementation.supports | {"dtype:float64", "backward"},
+        supports=implementation.supports | DEFINED,
         unsupported=lambda problem: [],
         attention=partial(_core, implementation.semantics, plain),
+        new_state=None,
+        extend=None,
+        state_bytes=None,
     )
+
+    def whole_cache(problem: Problem, max_seqlen: int) -> KeyValueCache:
+        cache: KeyValueCache = new_state(defining, problem.replace(mask=Full()), max_seqlen)
+        return cache
+
+    return dataclasses.replace(defining, new_state=whole_cache)
 
 
 def _twin(module: nn.Module, plain: bool) -> nn.Module:
@@ -55,12 +72,19 @@ def _twin(module: nn.Module, plain: bool) -> nn.Module:
 def reference_bytes(workload: Workload) -> int:
     """Bytes that the float64 twin needs.
 
-    Weights, and per attention a few score matrices (all layers' at once under autograd).
+    Weights, while decoding the whole context, and per attention a few score matrices (all layers' at once
+    under autograd).
     """
-    p = workload.problem
-    scores = 8 * p.batch * p.num_heads * p.seqlen_q * p.seqlen_k
-    weights = sum(8 * tensor.numel() for tensor in workload.resident())
-    return 2 * weights + 4 * scores * (workload.num_layers if p.needs_gradients else 1)
+    held = sum(8 * tensor.numel() for tensor in workload.resident())
+    scores = []
+    for attention in workload.attentions:
+        p, layers = attention.problem, attention.layers
+        scores.append(
+            8 * p.batch * p.num_heads * p.seqlen_q * p.seqlen_k * (layers if p.needs_gradients else 1)
+        )
+        if p.mode == "decode":
+            held += layers * 8 * p.batch * p.num_kv_heads * p.seqlen_k * (p.head_dim + p.head_dim_v)
+    return 2 * held + 4 * (sum(scores) if workload.problem.needs_gradients else max(scores))
 
 
 def _evaluated(workload: Workload, module: nn.Module) -> Outputs:

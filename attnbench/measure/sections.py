@@ -93,7 +93,7 @@ def _why_untimed(workload: Workload) -> str | None:
     p = workload.problem
     if 0 in (p.batch, p.seqlen_q, p.seqlen_k):
         return "empty: there is nothing to compute"
-    if workload.implementation.execution(p) == "interpreted":
+    if workload.interpreted:
         return "runs under Triton's interpreter on the CPU: numbers and bytes, never a speed"
     return None
 

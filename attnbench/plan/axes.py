@@ -20,7 +20,7 @@ Axes = dict[str, list[Any]]
 # A key and those it stands in place of: what a sweep states outranks a rival in [defaults].
 RIVALS = {"seqlen": ("seqlen_q", "seqlen_k"), "tokens": ("batch",), "hidden": ("num_heads",)}
 ATTENTION_ONLY = ("num_heads", "hidden", "num_kv_heads", "head_dim", "head_dim_v", "scale", "query_start")
-ABOVE_ATTENTION_ONLY = ("preset", "architecture")
+ABOVE_ATTENTION_ONLY = ("preset", "architecture", "checkpoint")
 PER_ROW = ("key_lengths", "query_start")
 TABLES = ("mask", "implementation")
 THREADS_PER_CORE = 4
@@ -114,6 +114,8 @@ def _case(level: Any, keys: dict[str, Any]) -> Case:
         raise UsageError("the key 'implementation' is missing")
     if keys.get("inputs") == "text" and level != "model":
         raise UsageError(f"inputs = 'text' has no meaning at level {level!r}, only at model")
+    if keys.get("checkpoint"):
+        _refuse_pointless_checkpoint(level, keys.get("mode", "fwd"))
     implementation: NamedOptions = keys.pop("implementation")
     seqlen_q, seqlen_k = _lengths(keys)
     if "tokens" in keys:
@@ -135,6 +137,14 @@ def _case(level: Any, keys: dict[str, Any]) -> Case:
     if case.threads is not None and case.threads > most:
         raise UsageError(f"threads = {case.threads}: at most {most} here, {THREADS_PER_CORE} for each core")
     return case
+
+
+def _refuse_pointless_checkpoint(level: Any, mode: str) -> None:
+    """Refuse to compute again what no backward pass needs, or where there are no layers to do without."""
+    if level != "model":
+        raise UsageError(f"checkpoint = true has no meaning at level {level!r}, only at model")
+    if mode not in ("bwd", "fwd_bwd"):
+        raise UsageError(f"checkpoint = true has no meaning in mode {mode!r}, only in bwd and fwd_bwd")
 
 
 def _lengths(keys: dict[str, Any]) -> tuple[int, int]:

@@ -3,15 +3,19 @@
 A case crosses process borders and is written into each record: it holds numbers, strings and tables alone.
 """
 
-from typing import Any, Literal, Self, get_args
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 from urllib.parse import quote
 
 import msgspec
 
 from attnbench.contract.errors import UsageError
 from attnbench.contract.ids import quoted, value_text
-from attnbench.contract.masks import mask_from
+from attnbench.contract.masks import Causal, Full, Mask, SlidingWindow, mask_from
 from attnbench.contract.problem import Problem
+
+if TYPE_CHECKING:
+    from attnbench.model.config import TransformerConfig
 
 Level = Literal["attention", "block", "model"]
 Mode = Literal["fwd", "bwd", "fwd_bwd", "decode"]
@@ -23,6 +27,7 @@ Option = bool | int | float | str
 LEVELS: tuple[str, ...] = get_args(Level)
 NOT_GIVEN = -1
 ATTENTION_HEADS, ATTENTION_HEAD_DIM = 8, 64
+PRESET_DIMS = ("num_heads", "num_kv_heads", "head_dim", "head_dim_v")
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,10 +35,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     At level ``attention``, ``num_heads`` and ``head_dim`` default to 8 and 64, ``num_kv_heads`` to
     ``num_heads``, ``head_dim_v`` to ``head_dim``; at levels ``block`` and ``model`` all four come from the
-    preset. In mode ``decode``, a context of n tokens is ``seqlen_q=1, seqlen_k=n``.
+    preset, and so does the mask, which is causal elsewhere. In mode ``decode``, a context of n tokens is
+    ``seqlen_q=1, seqlen_k=n``. Of an encoder-decoder ``seqlen_q`` is the target's length and ``seqlen_k`` the
+    source's; in mode ``decode`` both its contexts are ``seqlen_k`` long.
 
     Raises:
-        UsageError: a level above ``attention`` without a preset, or an unknown preset.
+        UsageError: a level above ``attention`` without a preset, an unknown preset, or an architecture that
+            it cannot have.
     """
 
     implementation: str
@@ -44,8 +52,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Options of the implementation, such as ``chunk_size``."""
     level: Level = "attention"
     mode: Mode = "fwd"
-    mask: dict[str, Any] = msgspec.field(default_factory=lambda: {"name": "causal"})
-    """``Mask.to_dict()``."""
+    mask: dict[str, Any] = {}
+    """``Mask.to_dict()``: that of the decoder's self-attention, or of an encoder without a decoder."""
     batch: int = 1
     num_heads: int = NOT_GIVEN
     num_kv_heads: int = NOT_GIVEN
@@ -56,11 +64,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The kind of device. Which one of several belongs to the run, not to the case."""
     scale: float | None = None
     key_lengths: tuple[int, ...] | None = None
-    """Keys that exist, one number per batch row."""
+    """Keys that exist, one number per batch row; of a source and, as far as it goes, its target."""
     query_start: int | tuple[int, ...] | None = None
     preset: str | None = None
     architecture: str | None = None
     """Overrides the preset's architecture."""
+    checkpoint: bool = False
+    """Whether a model computes its layers again in the backward pass instead of keeping what they made."""
     inputs: Inputs = "normal"
     """``normal``: seeded N(0, 1), at level ``model`` uniform tokens; ``text``: bytes of real text."""
     cache: CacheState = "cold"
@@ -72,8 +82,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def __post_init__(self) -> None:
         """Replace what was not given."""
+        mask: Mask = Causal()
         if self.level != "attention":
-            self._fill(**_preset_dims(self.preset, self.level))
+            config = self._preset_config()
+            mask = config.self_mask
+            self._fill(**{name: getattr(config, name) for name in PRESET_DIMS})
+        if not self.mask:
+            msgspec.structs.force_setattr(self, "mask", mask.to_dict())
         self._fill(seqlen_k=self.seqlen_q, num_heads=ATTENTION_HEADS, head_dim=ATTENTION_HEAD_DIM)
         self._fill(num_kv_heads=self.num_heads, head_dim_v=self.head_dim)
 
@@ -130,6 +145,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "lengths": None if self.key_lengths is None else _numbers(self.key_lengths),
             "starts" if per_row else "start": starts,
             "architecture": None if self.architecture is None else quoted(self.architecture),
+            "checkpoint": "true" if self.checkpoint else None,
             "inputs": self.inputs if self.inputs != "normal" else None,
             "cache": self.cache if self.cache != "cold" else None,
             "threads": self.threads,
@@ -137,29 +153,100 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         }
         return {name: f"{name}={value}" for name, value in named.items() if value is not None}
 
+    def overrides(self) -> dict[str, Any]:
+        """Return the fields of the preset's config that the case changes; for levels above ``attention``."""
+        config = self._preset_config()
+        given: dict[str, Any] = {
+            "max_seqlen": max(config.max_seqlen, self.seqlen_q, self.seqlen_k),
+            "checkpoint_activations": self.checkpoint,
+        }
+        own = "encoder_mask" if config.architecture == "encoder-only" else "mask"
+        given[own] = mask_from(self.mask)
+        if config.architecture == "encoder-decoder" and given[own] != config.mask:
+            given["encoder_mask"] = _seen_from_both_sides(given[own], config.encoder_mask)
+        changed = {name: value for name, value in given.items() if value != getattr(config, name)}
+        dims = {name: getattr(self, name) for name in PRESET_DIMS}
+        if any(value != getattr(config, name) for name, value in dims.items()):
+            changed |= dims  # all of them: what is left out would be derived anew
+        return changed if self.architecture is None else {"architecture": self.architecture, **changed}
+
+    def config(self) -> "TransformerConfig":
+        """Return the Transformer of a case above level ``attention``."""
+        return self._preset_config().replace(**self.overrides())
+
+    def _preset_config(self) -> "TransformerConfig":
+        """Return the preset's config in the architecture that the case asks for."""
+        from attnbench.model.presets import load_preset
+
+        if self.preset is None:
+            raise UsageError(f"level {self.level!r} needs a preset")
+        config = load_preset(self.preset)
+        return config if self.architecture is None else config.replace(architecture=self.architecture)
+
     def problem(self) -> Problem:
-        """Return the attention that is computed, at levels ``block`` and ``model`` the one of each layer.
+        """Return the attention that is computed, at levels ``block`` and ``model`` that of each layer over
+        its own sequence: the decoder's, or the encoder's where there is no decoder.
 
         Raises:
             UsageError: an impossible shape, mask, scale, or lengths that do not fit the batch.
         """
-        return Problem(
-            batch=self.batch,
-            num_heads=self.num_heads,
-            num_kv_heads=self.num_kv_heads,
-            seqlen_q=self.seqlen_q,
-            seqlen_k=self.seqlen_k,
-            head_dim=self.head_dim,
-            head_dim_v=self.head_dim_v,
-            dtype=self.dtype,
-            device=self.device,
-            mask=mask_from(self.mask),
-            scale=self.scale,
-            mode=self.mode,
-            key_lengths=self.key_lengths,
-            query_start=self.query_start,
-            options=self.options,
-        )
+        return next(iter(self.problems().values()))
+
+    def problems(self) -> dict[str, Problem]:
+        """Return every attention that a call computes, by its place, the one of ``problem`` first.
+
+        At level ``attention`` the place is that; elsewhere ``decoder``, ``encoder`` and ``cross``. A block of
+        an encoder-decoder is a layer of its decoder; while that decodes, the source has been read.
+        """
+        if self.level == "attention":
+            return {"attention": self._problem(query_start=self._starts())}
+        config = self.config()
+        if config.architecture == "encoder-only":
+            return {"encoder": self._problem(scale=config.scale)}
+        if config.architecture == "decoder-only":
+            return {"decoder": self._problem(scale=config.scale, query_start=self._starts())}
+        decoding = self.mode == "decode"
+        held = self.seqlen_k if decoding else self.seqlen_q
+        lengths = None if self.key_lengths is None else tuple(min(n, held) for n in self.key_lengths)
+        own = {"seqlen_k": held, "key_lengths": lengths, "query_start": self._starts()}
+        found = {"decoder": self._problem(scale=config.scale, **own)}
+        if self.level == "model" and not decoding:
+            of_source = {"seqlen_q": self.seqlen_k, "mask": config.encoder_mask}
+            found["encoder"] = self._problem(scale=config.scale, **of_source)
+        found["cross"] = self._problem(scale=config.scale, mask=Full())
+        return found
+
+    def _starts(self) -> int | tuple[int, ...] | None:
+        """Return where each row's queries begin; new tokens end their row, so contexts say where."""
+        if self.mode != "decode":
+            return self.query_start
+        contexts = self.key_lengths or (self.seqlen_k,)
+        if min(contexts) < self.seqlen_q:
+            raise UsageError(
+                f"mode 'decode': contexts hold what is new, so at least {self.seqlen_q}, not {min(contexts)}"
+            )
+        if self.query_start is not None:
+            raise UsageError("query_start: in mode 'decode' new tokens stand behind their context")
+        return None if self.key_lengths is None else tuple(n - self.seqlen_q for n in self.key_lengths)
+
+    def _problem(self, **given: Any) -> Problem:
+        form: dict[str, Any] = {
+            "batch": self.batch,
+            "num_heads": self.num_heads,
+            "num_kv_heads": self.num_kv_heads,
+            "seqlen_q": self.seqlen_q,
+            "seqlen_k": self.seqlen_k,
+            "head_dim": self.head_dim,
+            "head_dim_v": self.head_dim_v,
+            "dtype": self.dtype,
+            "device": self.device,
+            "mask": mask_from(self.mask),
+            "scale": self.scale,
+            "mode": self.mode,
+            "key_lengths": self.key_lengths,
+            "options": self.options,
+        }
+        return Problem(**(form | given))
 
     def to_dict(self) -> dict[str, Any]:
         """Return every key as plain data (JSON knows all of it); `from_dict` makes an equal case."""
@@ -187,11 +274,6 @@ def _option_parts(options: dict[str, Option]) -> list[str]:
     return [f"{quoted(name)}={value_text(options[name])}" for name in sorted(options)]
 
 
-def _preset_dims(preset: str | None, level: str) -> dict[str, int]:
-    """Return the head counts and widths of a preset."""
-    from attnbench.model.presets import load_preset
-
-    if preset is None:
-        raise UsageError(f"level {level!r} needs a preset")
-    config = load_preset(preset)
-    return {name: getattr(config, name) for name in ("num_heads", "num_kv_heads", "head_dim", "head_dim_v")}
+def _seen_from_both_sides(mask: Mask, otherwise: Mask) -> Mask:
+    """Return what an encoder sees beside a decoder of this mask: of a window the same to both sides."""
+    return dataclasses.replace(mask, causal=False) if isinstance(mask, SlidingWindow) else otherwise

@@ -28,6 +28,9 @@ class CaseKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     level: Annotated[Axis[Level], Meta(description="attention, block or model")] = UNSET
     preset: Annotated[Axis[str], Meta(description="a Transformer by name, at level block or model")] = UNSET
     architecture: Annotated[Axis[str], Meta(description="overrides the preset's architecture")] = UNSET
+    checkpoint: Annotated[
+        Axis[bool], Meta(description="true or false: layers computed again backward, at level model")
+    ] = UNSET
     inputs: Annotated[Axis[Inputs], Meta(description="normal, or text: real text, at level model")] = UNSET
     device: Annotated[Axis[str], Meta(description="auto (cuda if there is one), cpu or cuda")] = UNSET
     dtype: Annotated[Axis[Dtype], Meta(description="float64, float32, float16 or bfloat16")] = UNSET

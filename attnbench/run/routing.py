@@ -47,8 +47,11 @@ def source_not_loadable(name: str) -> str | None:
 
 
 def _execution(plain: dict[str, Any]) -> str:
+    from attnbench.measure.attentions import attentions_of
+
     try:
-        case = Case.from_dict(plain)
-        return get_implementation(case.implementation).execution(case.problem())
+        attentions = attentions_of(Case.from_dict(plain))
+        kinds = {one.implementation.execution(one.asked) for one in attentions}
+        return INTERPRETED if INTERPRETED in kinds else NATIVE
     except Exception:
         return NATIVE

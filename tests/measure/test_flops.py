@@ -16,6 +16,7 @@ from attnbench.measure.flop_counter import FlopCounter
 from attnbench.measure.flops import NothingCountedError, counted_flops, measure_flops
 from attnbench.measure.memory import predict_counts
 from attnbench.measure.workload import build_workload
+from attnbench.model.losses import next_token_loss
 from attnbench.plan.case import Case
 
 
@@ -60,9 +61,12 @@ def test_equals_pytorchs_counter_where_that_one_works(mode):
     workload = build_workload(
         Case(implementation="sdpa-math", level="model", preset="tiny", seqlen_q=32, batch=2, mode=mode)
     )
-    theirs = FlopCounterMode(display=False)
+    theirs, tokens = FlopCounterMode(display=False), workload.inputs["tokens"]
+    assert workload.module is not None
     with workload.environment(), theirs:
-        workload.call()
+        logits = workload.module(tokens)
+        if mode == "fwd_bwd":  # PyTorch's counter does not bear torch.autograd.grad
+            next_token_loss(logits, tokens).backward()
     assert count_call(workload).flops == theirs.get_total_flops() > 0
 
 

@@ -234,8 +234,7 @@ def test_a_kernel_that_leaves_nan_is_wrong_even_where_programs_are_sampled(
 
     fields = {name: getattr(flash, name) for name in Implementation.__dataclass_fields__}
     spoiled = Implementation(**{**fields, "attention": broken})
-    for module in ("workload", "pipeline"):
-        monkeypatch.setattr(f"attnbench.measure.{module}.get_implementation", lambda name: spoiled)
+    monkeypatch.setattr("attnbench.measure.attentions.get_implementation", lambda name: spoiled)
     record = measured(implementation="triton-flash", seqlen_q=4096, num_heads=2)
     assert record.status == "incorrect"
     assert "not finite" in (record.reason or "")

@@ -131,7 +131,6 @@ def test_a_model_reads_real_text_and_learns_from_it():
     ("key", "case"),
     [
         ("inputs = 'text'", {"inputs": "text"}),
-        ("mode = 'decode'", {"level": "model", "preset": "tiny", "mode": "decode"}),
         ("scale", {"level": "block", "preset": "tiny", "scale": 1.0}),
         ("query_start", {"level": "model", "preset": "tiny", "query_start": 3}),
         ("seqlen_q other", {"level": "model", "preset": "tiny", "seqlen_k": 9}),

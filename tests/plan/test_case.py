@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbench.contract.errors import UsageError
-from attnbench.contract.masks import Causal, SlidingWindow
+from attnbench.contract.masks import Causal, Full, SlidingWindow
 from attnbench.plan.case import Case
 
 GOLDEN = {
@@ -89,6 +89,7 @@ cases = st.builds(
     cache=st.sampled_from(["cold", "warm"]),
     threads=st.one_of(st.none(), lengths),
     compile=st.booleans(),
+    checkpoint=st.booleans(),
     architecture=st.one_of(st.none(), tricky),
 )
 small_changes = st.sampled_from(
@@ -117,6 +118,7 @@ small_changes = st.sampled_from(
         ("cache", "warm"),
         ("threads", 41),
         ("compile", True),
+        ("checkpoint", True),
         ("architecture", "a"),
     ]
 )
@@ -188,6 +190,73 @@ def test_defaults_are_filled_in() -> None:
 def test_dimensions_of_a_model_come_from_its_preset() -> None:
     case = Case(level="model", preset="llama-3-8b", implementation="naive", seqlen_q=5)
     assert (case.num_heads, case.num_kv_heads, case.head_dim, case.head_dim_v) == (32, 8, 128, 128)
+
+
+@pytest.mark.parametrize(
+    ("keys", "mask"),
+    [
+        ({"preset": "tiny"}, {"name": "causal"}),
+        ({"preset": "tiny-bert"}, {"name": "full"}),
+        ({"preset": "tiny-gpt2", "architecture": "encoder-only"}, {"name": "full"}),
+        ({"preset": "tiny-translator"}, {"name": "causal"}),
+        ({"preset": "tiny-bert", "mask": {"name": "causal"}}, {"name": "causal"}),
+    ],
+)
+def test_the_mask_of_a_model_is_that_of_its_preset(keys: dict[str, Any], mask: dict[str, Any]) -> None:
+    case = Case(**{"level": "model", "implementation": "naive", "seqlen_q": 5, **keys})
+    assert case.mask == mask
+    assert case.config().self_mask.to_dict() == mask
+
+
+WINDOW = {"name": "sliding-window", "window_size": 3}
+
+
+def test_an_encoder_beside_a_window_sees_it_to_both_sides() -> None:
+    keys: dict[str, Any] = {"level": "model", "implementation": "naive", "seqlen_q": 5}
+    config = Case(**keys, preset="tiny-translator", mask=WINDOW).config()
+    assert (config.mask, config.encoder_mask) == (SlidingWindow(3), SlidingWindow(3, causal=False))
+    plain = Case(**keys, preset="tiny-translator").config()
+    assert (plain.mask, plain.encoder_mask) == (Causal(), Full())
+    alone = Case(**keys, preset="tiny-bert", mask={**WINDOW, "causal": False}).config()
+    assert alone.encoder_mask == SlidingWindow(3, causal=False)
+
+
+def test_every_attention_of_an_architecture_has_its_shape() -> None:
+    def shapes(**keys: Any) -> dict[str, tuple[Any, ...]]:
+        case = Case(**{"level": "model", "implementation": "naive", "batch": 2, **keys})
+        return {
+            place: (p.seqlen_q, p.seqlen_k, p.mask.name, p.key_lengths, p.query_start)
+            for place, p in case.problems().items()
+        }
+
+    two = {"preset": "tiny-translator", "seqlen_q": 4, "seqlen_k": 7, "key_lengths": (7, 3)}
+    assert shapes(**two) == {
+        "decoder": (4, 4, "causal", (4, 3), None),
+        "encoder": (7, 7, "full", (7, 3), None),
+        "cross": (4, 7, "full", (7, 3), None),
+    }
+    assert list(shapes(**two, level="block")) == ["decoder", "cross"]
+    assert shapes(**(two | {"mode": "decode", "seqlen_q": 1})) == {
+        "decoder": (1, 7, "causal", (7, 3), (6, 2)),
+        "cross": (1, 7, "full", (7, 3), None),
+    }
+    assert shapes(preset="tiny-bert", seqlen_q=5) == {"encoder": (5, 5, "full", None, None)}
+    assert shapes(preset="tiny", seqlen_q=5) == {"decoder": (5, 5, "causal", None, None)}
+
+
+def test_a_preset_is_changed_as_far_as_the_case_says() -> None:
+    keys: dict[str, Any] = {"level": "model", "implementation": "naive", "preset": "tiny", "seqlen_q": 5}
+    assert Case(**keys).overrides() == {}
+    wider = Case(**keys, num_heads=8, checkpoint=True)
+    assert wider.overrides() == {
+        "checkpoint_activations": True,
+        "num_heads": 8,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "head_dim_v": 8,
+    }
+    assert wider.config().head_dim == 8
+    assert Case(**(keys | {"seqlen_q": 300})).overrides() == {"max_seqlen": 300}
 
 
 def test_a_model_needs_a_preset() -> None:

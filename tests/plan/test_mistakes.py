@@ -146,6 +146,31 @@ Write = Callable[[str], Path]
         (f'[[sweep]]\nlevel = "model"\n{SWEEP}', 3, "level 'model' needs a preset"),
         (f'[[sweep]]\nlevel = "model"\npreset = "gpt3"\n{SWEEP}', 3, "(did you mean 'gpt2'?)"),
         (f'[[sweep]]\ninputs = "text"\n{SWEEP}', 3, "inputs = 'text' has no meaning at level 'attention'"),
+        (
+            f'[[sweep]]\nlevel = "block"\npreset = "tiny"\ncheckpoint = true\n{SWEEP}',
+            3,
+            "checkpoint = true has no meaning at level 'block', only at model",
+        ),
+        (
+            f'[[sweep]]\nlevel = "model"\npreset = "tiny"\ncheckpoint = [false, true]\n{SWEEP}',
+            3,
+            "checkpoint = true has no meaning in mode 'fwd', only in bwd and fwd_bwd",
+        ),
+        (
+            f'[[sweep]]\nlevel = "model"\npreset = "tiny-bert"\narchitecture = "decoder-only"\n{SWEEP}',
+            3,
+            "head: masked-language belongs to encoder-only, not to decoder-only",
+        ),
+        (
+            f'[[sweep]]\nmode = "decode"\nbatch = 2\nkey_lengths = [64, 0]\n{SWEEP}',
+            3,
+            "mode 'decode': contexts hold what is new, so at least 1, not 0",
+        ),
+        (
+            f'[[sweep]]\nmode = "decode"\nquery_start = 7\n{SWEEP}',
+            3,
+            "query_start: in mode 'decode' new tokens stand behind their context",
+        ),
         (f'[[sweep]]\ndevice = "gpu"\n{SWEEP}', 3, "unknown device 'gpu'"),
         (f'[[sweep]]\ndevice = "cuda:1"\n{SWEEP}', 3, "a suite says cuda; `--device cuda:1` chooses one"),
         (f"[[sweep]]\nthreads = 0\n{SWEEP}", 4, "threads: expected CPU threads, 1 or more"),

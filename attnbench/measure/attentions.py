@@ -1,0 +1,92 @@
+"""Every attention that a case computes: who computes it, of which shape, in how many layers. In: a case.
+
+Out: the attentions, the same for a real call, its prediction and its support.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+import torch
+
+from attnbench.contract.discovery import get_implementation
+from attnbench.contract.implementation import Implementation, level_refusals
+from attnbench.contract.problem import Problem
+from attnbench.contract.steps import decoded
+from attnbench.model.builder import MixerBuilder
+from attnbench.model.config import TransformerConfig
+from attnbench.plan.case import Case
+
+
+class Attention(NamedTuple):
+    """One problem, by one implementation, in ``layers`` layers; ``Case.problems`` names the ``place``."""
+
+    place: str
+    implementation: Implementation
+    problem: Problem
+    layers: int = 1
+
+    @property
+    def asked(self) -> Problem:
+        """What the implementation is asked: while decoding, the step that its state leaves."""
+        p = self.problem
+        if p.mode != "decode" or self.place == "cross":
+            return p
+        if self.implementation.extend is None and self.implementation.make_mixer is None:
+            return decoded(p, in_order=self.implementation.semantics.by_position)
+        lengths = None if p.key_lengths is None else (p.seqlen_q,) * p.batch
+        return p.replace(seqlen_k=p.seqlen_q, key_lengths=lengths, query_start=None)
+
+
+def attentions_of(case: Case) -> tuple[Attention, ...]:
+    """Return the attentions of one call, the case's own implementation first.
+
+    Raises:
+        UsageError: an unknown implementation or preset, or an impossible shape.
+    """
+    core = get_implementation(case.implementation)
+    if case.level == "attention":
+        return (Attention("attention", core, case.problem()),)
+    config = case.config()
+    return tuple(
+        Attention(place, *_crossing(case, config, core, problem), _layers(case, config, place))
+        if place == "cross"
+        else Attention(place, core, problem, _layers(case, config, place))
+        for place, problem in case.problems().items()
+    )
+
+
+def _crossing(
+    case: Case, config: TransformerConfig, core: Implementation, problem: Problem
+) -> tuple[Implementation, Problem]:
+    dtype = getattr(torch, case.dtype)
+    builder = MixerBuilder(config, core, 0, dtype, case.device, case.options)
+    crossing = builder.cross_core or core
+    return crossing, problem if crossing is core else problem.replace(options={})
+
+
+def _layers(case: Case, config: TransformerConfig, place: str) -> int:
+    if case.level == "block":
+        return 1
+    of_source = place == "encoder" and config.architecture == "encoder-decoder"
+    return config.num_encoder_layers if of_source else config.num_layers
+
+
+def case_refusals(case: Case) -> list[str]:
+    """Return every reason why the case cannot run, in whichever of its attentions; empty if it can."""
+    return list(dict.fromkeys(_refusals(case)))
+
+
+def _refusals(case: Case) -> Iterator[str]:
+    attentions = attentions_of(case)
+    if case.level != "attention":
+        config, decoding = case.config(), case.mode == "decode"
+        if config.architecture == "encoder-only" and decoding:
+            yield "an encoder reads whole sequences: it has no mode decode"
+            return
+        if case.level == "model" and config.head == "none" and attentions[0].problem.needs_gradients:
+            yield "a model without a head has no loss to differentiate"
+        if decoding:  # what decodes is built whole, as for a forward pass over its context
+            attentions += attentions_of(msgspec.structs.replace(case, mode="fwd", seqlen_q=case.seqlen_k))
+    for attention in attentions:
+        yield from level_refusals(attention.implementation, attention.asked, case.level)
