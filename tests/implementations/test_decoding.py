@@ -8,16 +8,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attnbench.contract.cache import KeyValueCache
 from attnbench.contract.discovery import find_implementations
 from attnbench.contract.evaluation import baseline, truth
-from attnbench.contract.implementation import refusals
+from attnbench.contract.implementation import Implementation, refusals
 from attnbench.contract.masks import Causal, Mask, SlidingWindow
 from attnbench.contract.problem import DTYPE_BYTES, Problem
 from attnbench.contract.state import extend, new_state, state_bytes
 from attnbench.measure.agreement import grade
 from attnbench.measure.inputs import make_inputs
+from attnbench.measure.operators import OperandBytes
 
 TOTAL = 23
 MASKS: tuple[Mask, ...] = (Causal(), SlidingWindow(5), SlidingWindow(1), SlidingWindow(40))
@@ -198,3 +200,24 @@ def test_the_state_of_a_window_and_of_linear_attention_is_constant_in_the_contex
         assert causal == sizes[64] * (1 << 17) // 64
     else:
         assert sizes[64] == 3 * 2 * 16 * (8 + 1) * 4
+
+
+@pytest.mark.parametrize("plan", ["chunks", "ragged"])
+@pytest.mark.parametrize("name", ["naive", "sliding-window", "linear"])
+def test_fake_tensors_take_the_same_way(name, plan):
+    implementation = IMPLEMENTATIONS[name]
+    problem = problem_of(Causal() if name == "linear" else SlidingWindow(5), "float32")
+    with FakeTensorMode(), OperandBytes() as fake:
+        step_through(implementation, problem, PLANS[plan])
+    with OperandBytes() as real:
+        step_through(implementation, problem, PLANS[plan])
+    assert fake.total_bytes == real.total_bytes > 0
+
+
+def step_through(implementation: Implementation, problem: Problem, plan: tuple[Chunk, ...]) -> None:
+    state = new_state(implementation, problem, TOTAL)
+    for chunk in plan:
+        q, k, v = (torch.zeros(3, heads, chunk.size, width) for heads, width in ((4, 16), (2, 16), (2, 8)))
+        asked = problem.replace(seqlen_q=chunk.size, seqlen_k=chunk.size, key_lengths=chunk.added)
+        _, state = extend(implementation, state, q, k, v, problem=asked)
+    assert state.lengths == (TOTAL,) * 3
