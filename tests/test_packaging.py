@@ -61,7 +61,10 @@ def test_wheel_holds_everything_under_one_name(wheel: Path) -> None:
         assert expected
         assert expected <= names
     assert "attnbench/py.typed" in names
-    assert any(name.endswith("licenses/LICENSE") for name in names)
+    data = (ROOT / "attnbench/model/data").iterdir()
+    assert {f"attnbench/model/data/{path.name}" for path in data} <= names
+    for licence in ("LICENSE", "attnbench/model/data/LICENSE-Python.txt"):
+        assert any(name.endswith(f"licenses/{licence}") for name in names)
 
 
 def test_links_are_committed_as_links() -> None:
