@@ -43,8 +43,16 @@ def share_changes(facets: Mapping[Facet, list[CaseRow]]) -> Iterator[ShareChange
 
 
 def steepest(changes: Iterable[ShareChange]) -> ShareChange | None:
-    """Return the change of the share of time that is largest; of a whole model rather than of one layer."""
+    """Return the change of the share of time that is largest; of a whole model rather than of one layer, of
+    its forward pass rather than of another mode.
+    """
     timed = [one for one in changes if one.metric is LATENCY_SHARE and one.seqlen_from < one.seqlen_to]
     return max(
-        timed, key=lambda one: (one.facet.level.startswith("model"), one.last - one.first), default=None
+        timed,
+        key=lambda one: (
+            one.facet.level.startswith("model"),
+            one.facet.mode == "fwd",
+            one.last - one.first,
+        ),
+        default=None,
     )

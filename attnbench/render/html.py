@@ -32,10 +32,12 @@ from attnbench.render.words import GROWTH_NOTE, answers, by_rank, constants_word
 MOST_PANELS = 18
 """Panels of one quantity in the page; the rest is named, and is in the table."""
 MOST_ANSWERS = 18
+FOLDED_ANSWERS = 6
+"""More answers than this are folded: the plots tell the same."""
 FOLDED_REASON = 70
 LONGEST_REASON = 600
 POWER = re.compile(r"\bn\^(-?[\d.]+\d)")
-QUANTITY = re.compile(r"(\d) (?=(µs|ms|s|%|B|[KMGTPE]iB|tokens|times)\b)")
+QUANTITY = re.compile(r"(\d) (?=%|(?:µs|ms|s|B|[KMGTPE]iB|tokens|times)\b)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ def html_report(report: Report) -> str:
         overview=overview(report),
         problems=problems(report),
         answers=every_answer[:MOST_ANSWERS],
+        fold_answers=len(every_answer) > FOLDED_ANSWERS,
         growth_note=GROWTH_NOTE if report.summary.growth else "",
         shares=share_tables(report),
         exchange_title=TITLE,

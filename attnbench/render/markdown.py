@@ -68,6 +68,7 @@ def _plain_table(table: PlainTable) -> list[str]:
         "| " + " | ".join(escape_markdown(title) for title, _ in table.columns) + " |",
         "|" + "|".join("---:" if numeric else "---" for _, numeric in table.columns) + "|",
         *("| " + " | ".join(map(_cell, row)) + " |" for row in table.rows),
+        *(["", escape_markdown(table.note)] if table.note else []),
     ]
 
 

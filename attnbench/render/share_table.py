@@ -5,6 +5,7 @@ for each model and mode.
 from attnbench.analysis.metrics import LATENCY_SHARE
 from attnbench.analysis.report import Report
 from attnbench.analysis.series import Panel, Series
+from attnbench.render.by_model import Columns, columns_of
 from attnbench.render.model_words import change_words
 from attnbench.render.numbers import ABSENT, format_seqlen
 from attnbench.render.tables import PlainTable
@@ -15,16 +16,19 @@ TITLE = "Attention's share of the time, from the shortest length to the longest"
 def share_tables(report: Report) -> list[PlainTable]:
     """Return the table, or none where no share of the time is known."""
     panels = next(group.drawn for group in report.metrics if group.metric is LATENCY_SHARE)
-    labels = list(dict.fromkeys(series.label for panel in panels for series in panel.series))
-    columns = (("Model", False), ("Lengths", True), *((label, True) for label in labels))
-    return [PlainTable(TITLE, columns, [_row(panel, labels) for panel in panels])] if panels else []
+    if not panels:
+        return []
+    given = columns_of(panels)
+    columns = (("Model", False), ("Lengths", True), *((title, True) for title in given.titles))
+    rows = [_row(panel, given) for panel in panels]
+    return [PlainTable(TITLE, columns, rows, "; ".join(given.notes))]
 
 
-def _row(panel: Panel, labels: list[str]) -> list[str]:
+def _row(panel: Panel, columns: Columns) -> list[str]:
     ends = _ends([point.seqlen for series in panel.series for point in series.measured])
-    cells = {series.label: _cell(series, ends) for series in panel.series}
+    cells = {columns.of_label[series.label]: _cell(series, ends) for series in panel.series}
     lengths = " to ".join(map(format_seqlen, dict.fromkeys(ends)))
-    return [panel.title, lengths, *(cells.get(label, ABSENT) for label in labels)]
+    return [panel.title, lengths, *(cells.get(title, ABSENT) for title in columns.titles)]
 
 
 def _cell(series: Series, ends: tuple[int, int]) -> str:

@@ -54,6 +54,7 @@ class PlainTable:
     title: str
     columns: tuple[tuple[str, bool], ...]
     rows: list[list[str]]
+    note: str = ""
 
 
 def case_table(report: Report) -> Table:

@@ -8,7 +8,7 @@ from attnbench.analysis.metrics import ERROR, METRICS, Metric
 from attnbench.analysis.report import Report, build_report
 from attnbench.analysis.series import Panel, Point, Series
 from attnbench.analysis.summary import common_length
-from attnbench.render.by_model import panels_by_model
+from attnbench.render.by_model import columns_of, panels_by_model
 from attnbench.render.exchange_table import TITLE as EXCHANGE
 from attnbench.render.exchange_table import exchange_tables
 from attnbench.render.model_words import quality_finding, share_finding
@@ -67,7 +67,7 @@ def _metric_lines(report: Report, metric: Metric, width: int) -> list[str]:
     lines: list[str] = []
     if group.drawn and len(report.groups) > MOST_TABLES:
         matrix = _matrix(group.drawn, report.untold, metric)
-        if max(map(len, matrix[:-1])) <= width:
+        if max(map(len, matrix)) <= width:
             return ["", f"{metric.title} at the longest length that most reach", *matrix]
     for panel in group.drawn[:MOST_TABLES]:
         lines += ["", f"{metric.title}: {panel.title}", *_grid(panel, width)]
@@ -82,18 +82,15 @@ def _metric_lines(report: Report, metric: Metric, width: int) -> list[str]:
 
 def _matrix(panels: Sequence[Panel], untold: set[str], metric: Metric) -> list[str]:
     """Return a line a panel under the name of its model, with a column for each curve."""
-    alone = all(len({one.implementation for one in panel.series}) == len(panel.series) for panel in panels)
-    labels = {
-        one.label: one.implementation if alone else one.label for panel in panels for one in panel.series
-    }
-    columns = list(dict.fromkeys(labels.values()))
+    given = columns_of(panels)
+    columns = given.titles
     rows: list[tuple[str, list[str]]] = [("", columns)]
     for model, told_above, members in panels_by_model(panels, untold):
         rows += [(model, [])] if model else []
         for panel in members:
             seqlen = common_length(panel.series)
             at = {
-                labels[one.label]: _cell(point, metric)
+                given.of_label[one.label]: _cell(point, metric)
                 for one in panel.series
                 for point in one.points
                 if point.seqlen == seqlen
@@ -108,8 +105,7 @@ def _matrix(panels: Sequence[Panel], untold: set[str], metric: Metric) -> list[s
         title.ljust(label_width) + "".join(map(str.rjust, cells, widths)) if cells else title
         for title, cells in rows
     ]
-    hidden = [label for label, column in labels.items() if label != column]
-    return [*lines, *([f"({', '.join(hidden)})"] if hidden else [])]
+    return [*lines, *given.notes]
 
 
 def _grid(panel: Panel, width: int) -> list[str]:

@@ -87,15 +87,16 @@ def test_changes_run_from_the_shortest_length_to_the_longest(transformers):
     assert {(one.first, one.last) for one in linear} == {(0.5, 0.5)}
 
 
-def test_the_steepest_is_of_a_whole_model_even_where_a_block_is_steeper():
-    def pair(level, last):
-        keys = {"level": level, "preset": "tiny"}
+def test_the_steepest_is_of_a_whole_model_forward_even_where_others_are_steeper():
+    def pair(level, last, mode="fwd"):
+        keys = {"level": level, "preset": "tiny", "mode": mode}
         return [
             make_record("naive", n, shares=(share, 0.1, 0.1), **keys)
             for n, share in ((128, 0.1), (1024, last))
         ]
 
-    found = steepest(summarize(rows(*pair("block", 0.9), *pair("model", 0.6))).shares)
+    records = [*pair("block", 0.9), *pair("model", 0.6), *pair("model", 0.8, "fwd_bwd")]
+    found = steepest(summarize(rows(*records)).shares)
     assert found is not None
     assert (found.facet.level, found.last) == ("model tiny", 0.6)
 

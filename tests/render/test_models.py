@@ -153,7 +153,7 @@ def test_a_curve_with_a_mask_of_its_own_is_named_below_the_rows():
     lines = render_summary(make_run(records)).splitlines()
     start = lines.index("Latency at the longest length that most reach")
     assert lines[start + 1].split() == ["naive", "sliding-window"]
-    assert "(sliding-window (window 64))" in lines[start + 2 :]
+    assert "sliding-window: window 64" in lines[start + 2 :]
 
 
 def test_what_the_approximation_costs_is_a_table_in_every_form(approximation):
