@@ -52,14 +52,14 @@ class Context:
             return self._fill_own(layer.mixer, state, turn)
         state.mixer = self._fill_own(layer.mixer, state.mixer, turn)
         cross: ContextState = state.cross
-        cross.keys_values = self._keys_and_values(layer.cross, turn, self.case.seqlen_k)
+        cross.keys_values = self._keys_and_values("source", layer.cross, turn, self.case.seqlen_k)
         cross.lengths = self.source_lengths
         return state
 
     def _fill_own(self, mixer: Any, state: Any, turn: int) -> Any:
         if not isinstance(mixer, AttentionMixer):
             return self._read(mixer, state, turn)
-        k, v = self._keys_and_values(mixer, turn, self.held)
+        k, v = self._keys_and_values("context", mixer, turn, self.held)
         own: AttentionState = state
         problem = mixer.problem(self.case.batch, self.held, self.held, key_lengths=self.lengths)
         params = None if mixer.core is None else dict(mixer.core.items())
@@ -73,25 +73,23 @@ class Context:
             return state
         weight = next(mixer.parameters())
         dim = self.case.config().dim
-        x = self._turned("context.x", (self.case.batch, self.held, dim), 1, turn, weight)
+        x = self._turned("context.x", (self.held, dim), turn, weight)
         ragged = None if set(self.lengths) <= {self.held} else self.lengths
         _, state = mixer(x, lengths=ragged, state=state)
         return state
 
-    def _keys_and_values(self, mixer: Any, turn: int, count: int) -> tuple[Tensor, Tensor]:
+    def _keys_and_values(self, side: str, mixer: Any, turn: int, count: int) -> tuple[Tensor, Tensor]:
         """Return k ``[B, G, count, D]`` and v ``[B, G, count, Dv]``, laid out as projections leave them."""
         form, weight = mixer.config, mixer.q_proj.weight
-        drawn = (
-            self._turned(
-                name, (self.case.batch, self.case.seqlen_k, form.num_kv_heads, width), 1, turn, weight
-            )[:, :count].transpose(1, 2)
-            for name, width in (("context.k", form.head_dim), ("context.v", form.head_dim_v))
-        )
-        k, v = drawn
-        return k, v
+        whole = (self.case.seqlen_k, form.num_kv_heads)
+        k = self._turned(f"{side}.k", (*whole, form.head_dim), turn, weight)
+        v = self._turned(f"{side}.v", (*whole, form.head_dim_v), turn, weight)
+        return k[:, :count].transpose(1, 2), v[:, :count].transpose(1, 2)
 
-    def _turned(self, name: str, shape: tuple[int, ...], dim: int, turn: int, like: Tensor) -> Tensor:
+    def _turned(self, name: str, shape: tuple[int, ...], turn: int, like: Tensor) -> Tensor:
+        """Return the tensor of this name, ``[B, S, …]``, turned along S; its own copy for each layer."""
         if name not in self._drawn:
-            drawn = draw("normal", shape, self.case.dtype, seed=self.seed, name=name)
+            whole = (self.case.batch, *shape)
+            drawn = draw("normal", whole, self.case.dtype, seed=self.seed, name=name)
             self._drawn[name] = drawn.to(like.device, like.dtype)
-        return self._drawn[name].roll(turn, dims=dim)
+        return self._drawn[name].roll(turn, dims=1)
