@@ -111,6 +111,7 @@ LATENCY_SHARE, MEMORY_SHARE, FLOPS_SHARE = SHARES = tuple(
         record_field=("share", f"{name}_fraction"),
         levels=("block", "model"),
         optional=True,
+        judged=name == "latency",
     )
     for name, what in (("latency", "time"), ("memory", "memory"), ("flops", "FLOPs"))
 )

@@ -22,6 +22,8 @@ class ShareChange:
     seqlen_to: int
     first: float
     last: float
+    doubts: tuple[str, ...] = ()
+    """Verdicts that speak against either value."""
 
 
 def share_changes(facets: Mapping[Facet, list[CaseRow]]) -> Iterator[ShareChange]:
@@ -39,12 +41,13 @@ def share_changes(facets: Mapping[Facet, list[CaseRow]]) -> Iterator[ShareChange
                         seqlen_to=end.seqlen,
                         first=start.value or 0.0,
                         last=end.value or 0.0,
+                        doubts=tuple(sorted({*start.doubts, *end.doubts})),
                     )
 
 
 def steepest(changes: Iterable[ShareChange]) -> ShareChange | None:
     """Return the change of the share of time that is largest; of a whole model rather than of one layer, of
-    its forward pass rather than of another mode.
+    its forward pass rather than of another mode, and one that nothing speaks against rather than another.
     """
     timed = [one for one in changes if one.metric is LATENCY_SHARE and one.seqlen_from < one.seqlen_to]
     return max(
@@ -52,6 +55,7 @@ def steepest(changes: Iterable[ShareChange]) -> ShareChange | None:
         key=lambda one: (
             one.facet.level.startswith("model"),
             one.facet.mode == "fwd",
+            not one.doubts,
             one.last - one.first,
         ),
         default=None,

@@ -4,7 +4,7 @@ import tomllib
 from functools import cache
 from importlib.resources import files
 
-from attnbench.render.words import STATUS_WORDS, VERDICT_WORDS, spaced
+from attnbench.render.vocabulary import STATUS_WORDS, VERDICT_WORDS, spaced
 
 
 def metric_meaning(key: str) -> str:

@@ -10,6 +10,7 @@ from attnbench.analysis.quality import Exchange
 from attnbench.analysis.report import Report
 from attnbench.analysis.shares import ShareChange, steepest
 from attnbench.render.numbers import format_percent, format_perplexity, format_seqlen
+from attnbench.render.vocabulary import with_care
 
 
 def share_words(changes: Sequence[ShareChange]) -> list[str]:
@@ -24,6 +25,7 @@ def share_words(changes: Sequence[ShareChange]) -> list[str]:
         + ", ".join(
             f"{one.label} {change_words(one.first, one.last, single=start == end)}" for one in members
         )
+        + with_care(sorted({word for one in members for word in one.doubts}))
         for (metric, start, end), members in groups.items()
     ]
 
@@ -43,7 +45,7 @@ def share_finding(report: Report) -> str:
         f"Attention with its projections is {format_percent(change.first)} of the {of_what(change.metric)} "
         f"at {format_seqlen(change.seqlen_from)} tokens and {format_percent(change.last)} "
         f"at {format_seqlen(change.seqlen_to)} for {change.label} "
-        f"({group_title(change.facet, report.untold)})."
+        f"({group_title(change.facet, report.untold)}){with_care(change.doubts)}."
     )
 
 

@@ -20,7 +20,7 @@ from attnbench.render.numbers import (
     format_value,
     with_units,
 )
-from attnbench.render.words import spaced
+from attnbench.render.vocabulary import spaced
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet would run text that starts with one of these."""

@@ -18,25 +18,7 @@ from attnbench.render.numbers import (
     format_value,
     plural,
 )
-
-STATUS_WORDS = {
-    "ok": "right, and measured",
-    "unsupported": "the implementation does not offer this",
-    "incorrect": "outside its error budget: it gets no speed",
-    "oom": "out of memory, predicted or hit",
-    "timeout": "took longer than the limit",
-    "crashed": "the process died",
-    "error": "raised an error",
-}
-VERDICT_WORDS = {
-    "valid": "nothing speaks against it",
-    "few_samples": "too few samples for an interval of 95 %",
-    "noisy": "the interval of the median is wide",
-    "shared": "other processes took part of the processor meanwhile",
-    "throttled": "the hardware slowed itself down",
-    "below_resolution": "shorter than the timer can tell",
-    "implausible": "faster than the hardware allows",
-}
+from attnbench.render.vocabulary import STATUS_WORDS, spaced, with_care
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +74,7 @@ def _ranked(
             for one in members
         ]
         doubts = sorted({word for one in members for word in one.doubts})
-        texts.append(f"{label} {verb} {_and(values)} {where}{_with_care(doubts)}.")
+        texts.append(f"{label} {verb} {_and(values)} {where}{with_care(doubts)}.")
     return texts
 
 
@@ -120,7 +102,7 @@ def speed_sentence(ranking: Ranking) -> str:
         text = f"{_and(ranking.tied)} are fastest {where} ({least}, their 95 % intervals overlap)"
     else:
         text = f"{_and(ranking.tied)} can't be told apart {where} ({least}, their 95 % intervals overlap)"
-    doubt = _with_care(ranking.doubts)
+    doubt = with_care(ranking.doubts)
     return text + (f": {_and(rest)}" if rest else "") + doubt + _without("latency", ranking.missing) + "."
 
 
@@ -166,7 +148,7 @@ def growth_words(growth: Iterable[LocalExponent]) -> list[str]:
         + ", ".join(
             f"{one.label} n^{one.exponent:.2f}" for one in sorted(members, key=lambda one: one.exponent)
         )
-        + _with_care(sorted({word for one in members for word in one.doubts}))
+        + with_care(sorted({word for one in members for word in one.doubts}))
         for (title, start, end), members in groups.items()
     ]
 
@@ -234,15 +216,6 @@ def other_function_sentence(summary: Summary) -> str:
         f"{who} {verb} another function than softmax attention: "
         "compared on cost, judged against its own definition."
     )
-
-
-def spaced(word: str) -> str:
-    """Return a verdict as people say it: ``few samples``."""
-    return word.replace("_", " ")
-
-
-def _with_care(doubts: Sequence[str]) -> str:
-    return f" (take with care: {', '.join(map(spaced, doubts))})" if doubts else ""
 
 
 def _without(what: str, labels: Sequence[str]) -> str:

@@ -101,6 +101,23 @@ def test_the_steepest_is_of_a_whole_model_forward_even_where_others_are_steeper(
     assert (found.facet.level, found.last) == ("model tiny", 0.6)
 
 
+def test_a_share_that_nothing_speaks_against_is_named_before_a_steeper_one():
+    def pair(name, last, verdict):
+        return [
+            make_record(
+                name, n, latency_ms=1.0, shares=(share, 0.1, 0.1), verdict=verdict, **MODEL, mode="fwd"
+            )
+            for n, share in ((128, 0.1), (1024, last))
+        ]
+
+    noisy, calm = pair("naive", 0.9, ("noisy",)), pair("sdpa", 0.5, ("valid",))
+    changes = summarize(rows(*noisy, *calm)).shares
+    found = steepest(changes)
+    assert found is not None
+    assert (found.label, found.doubts) == ("sdpa", ())
+    assert {one.doubts for one in changes if one.label == "naive"} == {("noisy",), ()}, "of the time alone"
+
+
 def test_state_is_of_decoding_alone_and_its_growth_is_a_finding(transformers):
     panels = panels_of(transformers, STATE_MEMORY)
     assert [panel.facet.mode for panel in panels] == ["decode"] * 4

@@ -118,6 +118,13 @@ def test_a_share_at_fewer_lengths_than_its_neighbours_says_at_which():
     assert table.rows[0][1:] == ["128 to 512", "12 to 50 %", "25 % (512)"]
 
 
+def test_a_share_of_a_doubtful_time_says_so():
+    record = make_record(latency_ms=1.0, shares=(0.5, 0.25, 0.125), verdict=("few_samples",), **MODEL)
+    said = share_words(build_report([make_run([record])]).summary.shares)
+    assert said[0] == "of the time at 256: naive 50 % (take with care: few samples)"
+    assert said[1] == "of the memory at 256: naive 25 %"
+
+
 def test_one_length_has_one_share():
     assert change_words(0.004, 0.71) == "0.4 to 71 %"
     report = build_report([make_run([make_record(shares=(0.5, 0.25, 0.125), **MODEL)])])
