@@ -125,6 +125,16 @@ class Share(Section):
     flops_fraction: float | None = None
 
 
+class OptimizerStep(Section):
+    """The step that follows a model's ``fwd_bwd``: its time, and the bytes that the optimiser keeps."""
+
+    name: str | None = None
+    median_ms: float | None = None
+    ci95_low_ms: float | None = None
+    ci95_high_ms: float | None = None
+    state_bytes: int | None = None
+
+
 class Quality(Section):
     """How well a trained model predicts: ``loss`` in nats per predicted token, ``perplexity`` its ``exp``."""
 
@@ -184,6 +194,7 @@ class Record(msgspec.Struct, omit_defaults=True, kw_only=True):
     flops: Flops | None = None
     agreement: Agreement | None = None
     share: Share | None = None
+    optimizer_step: OptimizerStep | None = None
     quality: Quality | None = None
     kernels: list[dict[str, Any]] | None = None
     theory: dict[str, int] | None = None
@@ -200,7 +211,7 @@ class Record(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     def forget_speed(self) -> None:
         """Drop every time that was measured."""
-        self.latency = None
+        self.latency = self.optimizer_step = None
         if self.share is not None:
             self.share.latency_fraction = None
 

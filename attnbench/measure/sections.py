@@ -16,6 +16,7 @@ from .interpreter import BACKEND as INTERPRETER
 from .interpreter import KernelTrace
 from .latency import measure_latency
 from .memory import measure_memory
+from .optimizer import has_step, measure_optimizer
 from .record import Record, Traffic
 from .share import latency_fraction, measure_share
 from .traffic import measure_traffic
@@ -86,6 +87,11 @@ def fill_timed(
             record.share.latency_fraction = latency_fraction(workload, settings)
         else:
             record.unavailable["share.latency_fraction"] = untimed
+    if wrong is None and "optimizer" in settings.metrics and has_step(workload):
+        if untimed is None:
+            record.optimizer_step = measure_optimizer(workload, settings)
+        else:
+            record.unavailable["optimizer_step"] = untimed
     return wrong
 
 

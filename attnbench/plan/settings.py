@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from attnbench.contract.errors import UsageError
 
-Metric = Literal["latency", "memory", "traffic", "flops", "agreement", "share", "quality"]
+Metric = Literal["latency", "memory", "traffic", "flops", "agreement", "share", "optimizer", "quality"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 METRIC_SUMMARIES: dict[Metric, str] = {
@@ -18,6 +18,7 @@ METRIC_SUMMARIES: dict[Metric, str] = {
     "flops": "useful, dense and executed operations, exponentials",
     "agreement": "error against float64, within the budget of the baseline's own error",
     "share": "of time, memory and FLOPs of a block or a model, the part of its mixers",
+    "optimizer": "time of the AdamW step behind a model's fwd_bwd, and the bytes that it keeps",
     "quality": "loss and perplexity of a preset with trained weights, on text it was never trained on",
 }
 
