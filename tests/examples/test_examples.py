@@ -8,9 +8,9 @@ from examples import train_decoder, train_reverse
 
 
 def test_the_decoder_learns():
-    model = train_decoder.trained_decoder("sdpa", steps=25, seqlen=64, seed=0)
+    model = train_decoder.trained_decoder("sdpa", steps=16, seqlen=64, seed=0)
     judged = held_out_bytes()[:8192]
-    assert train_decoder.held_out_loss(model, judged, 64) < 3.4  # from 5.5, and 4.6 of printable characters
+    assert train_decoder.held_out_loss(model, judged, 64) < 3.1  # ln 256 = 5.5 before, bytes counted singly 3.2
 
 
 def test_passages_grow_to_the_longest():
@@ -34,7 +34,7 @@ def test_sequences_and_their_reversals():
 
 
 def test_short_sequences_are_reversed():
-    model = train_reverse.trained_reverser("sdpa", steps=150, longest=3, seed=0)
+    model = train_reverse.trained_reverser("sdpa", steps=100, longest=3, seed=0)
     assert train_reverse.exact_share(model, 3, torch.Generator().manual_seed(1)) > 0.9
 
 
