@@ -17,6 +17,7 @@ from attnbench.measure.record import (
     Flops,
     Latency,
     Memory,
+    OptimizerStep,
     Provenance,
     Quality,
     Record,
@@ -91,6 +92,8 @@ class CaseRow:
     latency_share: float | None = None
     memory_share: float | None = None
     flops_share: float | None = None
+    optimizer_ms: float | None = None
+    optimizer_state_bytes: int | None = None
     semantics: str = ""
     """The function that is computed, by name; empty where the record does not say."""
     cross_implementation: str = ""
@@ -131,6 +134,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
     memory = record.memory or Memory()
     traffic = record.traffic or Traffic()
     share = record.share or Share()
+    step = record.optimizer_step or OptimizerStep()
     quality = record.quality or Quality()
     agreement = record.agreement or Agreement()
     provenance = record.provenance or Provenance()
@@ -184,6 +188,8 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         latency_share=_not_negative(share.latency_fraction),
         memory_share=_not_negative(share.memory_fraction),
         flops_share=_not_negative(share.flops_fraction),
+        optimizer_ms=_positive(step.median_ms),
+        optimizer_state_bytes=_whole(step.state_bytes),
         semantics=clean_text(provenance.semantics),
         cross_implementation=clean_text(provenance.cross_implementation),
         execution=clean_text(provenance.execution),

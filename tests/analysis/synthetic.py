@@ -9,6 +9,7 @@ from attnbench.measure.record import (
     Agreement,
     Latency,
     Memory,
+    OptimizerStep,
     Provenance,
     Quality,
     Record,
@@ -18,6 +19,7 @@ from attnbench.measure.record import (
 from attnbench.run.store import Run
 
 SEQLENS = (256, 512, 1024, 2048, 4096)
+SHARE_FIELDS = ("latency_fraction", "memory_fraction", "flops_fraction")
 ARCHITECTURES = {
     "tiny": "decoder-only",
     "small-decoder": "decoder-only",
@@ -96,6 +98,7 @@ def make_record(
     state_bytes: int | None = None,
     shares: tuple[float | None, float | None, float | None] | None = None,
     loss: float | None = None,
+    step_ms: float | None = None,
     semantics: str = "softmax",
     **keys: Any,
 ) -> Record:
@@ -156,8 +159,8 @@ def make_record(
             requested_bytes=requested_bytes,
         ),
         agreement=agreement or None,
-        share=shares
-        and Share(latency_fraction=shares[0], memory_fraction=shares[1], flops_fraction=shares[2]),
+        share=None if shares is None else Share(**dict(zip(SHARE_FIELDS, shares, strict=True))),
+        optimizer_step=None if step_ms is None else OptimizerStep(median_ms=step_ms, state_bytes=2**20),
         quality=None if loss is None else Quality(loss=loss, perplexity=math.exp(loss)),
         provenance=Provenance(
             architecture=case["architecture"] or ARCHITECTURES.get(case["preset"]),

@@ -207,6 +207,19 @@ def test_the_table_of_cases_names_architecture_state_and_shares(transformers):
     assert decode[titles.index("Share of time")] == "20 %"
 
 
+def test_the_optimisers_step_stands_beside_the_pass_that_it_follows():
+    record = make_record(latency_ms=9.0, mode="fwd_bwd", step_ms=2.5, **MODEL)
+    table = case_table(build_report([make_run([record])]))
+    titles = [column.title for column in table.columns]
+    (row,) = table.rows
+    assert row[titles.index("Latency")] == "9.00 ms"
+    assert row[titles.index("Optimiser step")] == "2.50 ms"
+    assert row[titles.index("Optimiser step") + 1] == "1.00 MiB"
+    assert "Optimiser step" not in [
+        column.title for column in case_table(build_report([quick_run()])).columns
+    ]
+
+
 def test_a_note_names_who_computed_the_cross_attention():
     record = make_record("linear", latency_ms=1.0, level="block", preset="transformer-base")
     assert record.provenance is not None
