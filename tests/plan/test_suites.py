@@ -1,11 +1,14 @@
 """The suites of the package are what they promise."""
 
 from collections import Counter
+from typing import get_args
 
 import pytest
 
 from attnbench.contract.discovery import get_implementation
 from attnbench.contract.implementation import refusals
+from attnbench.measure.attentions import case_refusals
+from attnbench.model.config import Architecture
 from attnbench.plan.suite import Suite, load_suite, suite_names
 
 FIVE = {"naive", "sdpa", "triton-flash", "sliding-window", "linear"}
@@ -17,7 +20,7 @@ def suites() -> dict[str, Suite]:
 
 
 def test_names_are_those_of_the_files(suites: dict[str, Suite]) -> None:
-    assert {"quick", "attention", "agreement"} <= set(suites)
+    assert {"quick", "attention", "agreement", "transformers"} <= set(suites)
     assert all(suite.name == name and suite.description for name, suite in suites.items())
 
 
@@ -45,6 +48,30 @@ def test_attention_keeps_tokens_and_width(suites: dict[str, Suite]) -> None:
     assert {case.head_dim for case in cases} == {64, 128, 256}
     assert {case.dtype for case in cases} == {"bfloat16"}
     assert {case.mode for case in cases} == {"fwd", "fwd_bwd"}
+
+
+def test_transformers_has_every_architecture_mode_and_implementation(suites: dict[str, Suite]) -> None:
+    cases = suites["transformers"].cases
+    found = Counter(
+        (case.level, case.config().architecture, case.mode, case.implementation) for case in cases
+    )
+    for level in ("block", "model"):
+        for architecture in get_args(Architecture):
+            modes = ("fwd", "fwd_bwd") if architecture == "encoder-only" else ("fwd", "fwd_bwd", "decode")
+            for mode in modes:
+                trained = FIVE - {"triton-flash"} if mode == "fwd_bwd" else FIVE
+                for name in trained:
+                    assert found[level, architecture, mode, name] >= 3, "lengths to see a share grow"
+
+
+def test_no_case_of_transformers_is_refused(suites: dict[str, Suite]) -> None:
+    refused = {case.case_id: case_refusals(case) for case in suites["transformers"].cases}
+    assert not any(refused.values())
+
+
+def test_transformers_measures_the_share(suites: dict[str, Suite]) -> None:
+    assert {"latency", "memory", "flops", "share", "optimizer"} <= set(suites["transformers"].measure.metrics)
+    assert "share" not in suites["quick"].measure.metrics, "quick keeps to its minute"
 
 
 def test_agreement_covers_the_awkward(suites: dict[str, Suite]) -> None:
