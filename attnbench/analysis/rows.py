@@ -27,11 +27,11 @@ from attnbench.measure.record import (
 from attnbench.run.store import Run
 
 OK = "ok"
-USUAL = {"inputs": "normal", "cache": "cold", "compile": False, "checkpoint": False}
+USUAL = {"inputs": "normal", "cache": "cold", "compile": False}
 """Values of case keys that go without saying."""
 SAID_ELSEWHERE = frozenset({
-    "implementation", "options", "level", "preset", "architecture", "mode", "mask", "dtype", "device",
-    "seqlen_q", "seqlen_k", "batch", "num_heads", "num_kv_heads", "head_dim", "head_dim_v",
+    "implementation", "options", "level", "preset", "architecture", "checkpoint", "mode", "mask",
+    "dtype", "device", "seqlen_q", "seqlen_k", "batch", "num_heads", "num_kv_heads", "head_dim", "head_dim_v",
 })  # fmt: skip
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
@@ -48,6 +48,7 @@ class CaseRow:
     case_id: str
     implementation: str
     options: str
+    """Of the implementation, and ``checkpoint`` where activations are."""
     level: str
     preset: str
     architecture: str
@@ -146,7 +147,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         run_label=run if several else "",
         case_id=clean_text(record.case_id),
         implementation=clean_text(case.get("implementation")),
-        options=_pairs(case.get("options")),
+        options=_options(case),
         level=clean_text(case.get("level")),
         preset=clean_text(case.get("preset")),
         architecture=clean_text(provenance.architecture or case.get("architecture")),
@@ -208,6 +209,14 @@ def mask_words(mask: object) -> str:
         sides = "" if mask.get("causal", True) else " both sides"
         return f"window {values.get('window_size', '')}{sides}"
     return " ".join([clean_text(mask.get("name")), *(f"{key}={value}" for key, value in values.items())])
+
+
+def _options(case: Mapping[str, Any]) -> str:
+    """Return how the implementation is used; activation checkpointing is compared with doing without, like an
+    option.
+    """
+    checkpoint = "checkpoint" if case.get("checkpoint") is True else ""
+    return ", ".join(filter(None, (_pairs(case.get("options")), checkpoint)))
 
 
 def _extras(case: Mapping[str, Any], seqlen_q: int, seqlen: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from attnbench.analysis.facets import Facet, facet_title
-from attnbench.analysis.series import Panel
+from attnbench.analysis.series import Panel, series_label
 
 OF_THE_MODEL = frozenset({"level", "architecture"})
 NOT_OF_THE_MODEL = {field.name for field in fields(Facet)} - OF_THE_MODEL
@@ -35,25 +35,25 @@ class Columns:
     """Which column of a table with a row a panel a curve has."""
 
     of_label: dict[str, str]
+    notes: tuple[str, ...]
+    """What the labels of the curves say besides: ``sliding-window: window 64``."""
 
     @property
     def titles(self) -> list[str]:
         """Return every column once."""
         return list(dict.fromkeys(self.of_label.values()))
 
-    @property
-    def notes(self) -> list[str]:
-        """Return what else the labels say of the curves of a column: ``sliding-window: window 64``."""
-        more: dict[str, list[str]] = {}
-        for label, column in self.of_label.items():
-            if label != column:
-                more.setdefault(column, []).append(label.removeprefix(column).strip(" ()"))
-        return [f"{column}: {' or '.join(said)}" for column, said in more.items()]
-
 
 def columns_of(panels: Sequence[Panel]) -> Columns:
-    """Return a column for each implementation, or for each label where a panel has several curves of one."""
-    alone = all(len({one.implementation for one in panel.series}) == len(panel.series) for panel in panels)
-    return Columns(
-        {one.label: one.implementation if alone else one.label for panel in panels for one in panel.series}
-    )
+    """Return a column for each implementation and its options, whatever its masks; for each label where a
+    panel has several masks of one.
+    """
+    curves = {one.label: one for panel in panels for one in panel.series}
+    short = {label: series_label(one.implementation, one.options, one.run) for label, one in curves.items()}
+    if any(len({short[one.label] for one in panel.series}) < len(panel.series) for panel in panels):
+        return Columns({label: label for label in curves}, ())
+    masks: dict[str, dict[str, None]] = {}
+    for label, one in curves.items():
+        if label != short[label]:
+            masks.setdefault(short[label], {})[one.mask] = None
+    return Columns(short, tuple(f"{column}: {' or '.join(found)}" for column, found in masks.items()))

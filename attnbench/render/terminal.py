@@ -66,7 +66,7 @@ def _metric_lines(report: Report, metric: Metric, width: int) -> list[str]:
     group = next(group for group in report.metrics if group.metric is metric)
     lines: list[str] = []
     if group.drawn and len(report.groups) > MOST_TABLES:
-        matrix = _matrix(group.drawn, report.untold, metric)
+        matrix = _matrix(group.drawn, report.untold, metric, width)
         if max(map(len, matrix)) <= width:
             return ["", f"{metric.title} at the longest length that most reach", *matrix]
     for panel in group.drawn[:MOST_TABLES]:
@@ -80,8 +80,10 @@ def _metric_lines(report: Report, metric: Metric, width: int) -> list[str]:
     return lines
 
 
-def _matrix(panels: Sequence[Panel], untold: set[str], metric: Metric) -> list[str]:
-    """Return a line a panel under the name of its model, with a column for each curve."""
+def _matrix(panels: Sequence[Panel], untold: set[str], metric: Metric, width: int) -> list[str]:
+    """Return a line a panel under the name of its model, with a column for each curve; those with fewest
+    values give way where the width is too small.
+    """
     given = columns_of(panels)
     columns = given.titles
     rows: list[tuple[str, list[str]]] = [("", columns)]
@@ -101,11 +103,23 @@ def _matrix(panels: Sequence[Panel], untold: set[str], metric: Metric) -> list[s
             rows.append((f"  {title}", [at.get(column, "") for column in columns]))
     label_width = max(len(title) for title, cells in rows if cells)
     widths = [max(len(cells[place]) for _, cells in rows if cells) + GAP for place in range(len(columns))]
+    shown = sorted(
+        range(len(columns)), key=lambda place: -sum(bool(cells[place]) for _, cells in rows if cells)
+    )
+    while len(shown) > 1 and label_width + sum(widths[place] for place in shown) > width:
+        shown.pop()
     lines = [
-        title.ljust(label_width) + "".join(map(str.rjust, cells, widths)) if cells else title
+        (title.ljust(label_width) + "".join(cells[place].rjust(widths[place]) for place in sorted(shown)))
+        if cells
+        else title
         for title, cells in rows
     ]
-    return [*lines, *given.notes]
+    hidden = [column for place, column in enumerate(columns) if place not in shown]
+    return [
+        *map(str.rstrip, lines),
+        *given.notes,
+        *([f"({', '.join(hidden)}: in the report)"] if hidden else []),
+    ]
 
 
 def _grid(panel: Panel, width: int) -> list[str]:

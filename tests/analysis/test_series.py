@@ -100,6 +100,8 @@ def test_options_and_runs_make_curves_of_their_own():
     sizes = [make_record("linear", latency_ms=1.0, options={"chunk_size": size}) for size in (64, 128)]
     labels = [series.label for series in series_of(rows(*sizes), LATENCY)]
     assert labels == ["linear (chunk_size=64)", "linear (chunk_size=128)"]
+    kept = [make_record(latency_ms=1.0, mode="fwd_bwd", checkpoint=again) for again in (False, True)]
+    assert [series.label for series in series_of(rows(*kept), LATENCY)] == ["naive", "naive (checkpoint)"]
     both = rows(before=[make_record(latency_ms=1.0)], after=[make_record(latency_ms=2.0)])
     assert [series.label for series in series_of(both, LATENCY)] == ["naive (before)", "naive (after)"]
 

@@ -163,6 +163,26 @@ def test_a_curve_with_a_mask_of_its_own_is_named_below_the_rows():
     assert "sliding-window: window 64" in lines[start + 2 :]
 
 
+def test_curves_that_few_have_give_way_to_the_width():
+    variants = [("naive", {}), ("sdpa", {}), ("linear", {}), ("sdpa", {"checkpoint": True})]
+    records = [
+        make_record(name, 128, latency_ms=1.0, level="model", preset=preset, mode=mode, **keys)
+        for preset in ("small-decoder", "tiny", "bert-base", "transformer-base")
+        for mode in ("fwd", "fwd_bwd")
+        for name, keys in variants
+        if mode == "fwd_bwd" or not keys
+    ]
+    wide = render_summary(make_run(records), 80).splitlines()
+    assert wide[wide.index("Latency at the longest length that most reach") + 1].split("  ")[-1] == (
+        "sdpa (checkpoint)"
+    )
+    narrow = render_summary(make_run(records), 55).splitlines()
+    start = narrow.index("Latency at the longest length that most reach")
+    assert narrow[start + 1].split() == ["naive", "sdpa", "linear"]
+    assert "(sdpa (checkpoint): in the report)" in narrow
+    assert max(map(len, narrow)) <= 55
+
+
 def test_what_the_approximation_costs_is_a_table_in_every_form(approximation):
     (table,) = exchange_tables(approximation)
     assert table.title == "model small-decoder, decoder-only, forward"
