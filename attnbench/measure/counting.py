@@ -5,7 +5,7 @@ ones, in milliseconds and without memory, but for two things: autograd copies le
 a view in place, and tables that a real module makes once and keeps, a fake one makes in every call.
 """
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 
 from .borders import Inside, borders
@@ -56,7 +56,8 @@ def count_outputs(workload: Workload) -> tuple[Counts, Outputs]:
     with ExitStack() as stack:
         if workload.module is not None and not workload.compiled:
             stack.enter_context(borders(workload.module, inside.enter, inside.leave))
-        with workload.environment(), lifetimes:
+        # A decoding state is put back from copies, which are the harness's and no part of the case.
+        with workload.environment(), lifetimes if workload.state is None else nullcontext():
             workload.prepare()
         prepare_peak_bytes = lifetimes.peak_bytes
         lifetimes.reset_peak()

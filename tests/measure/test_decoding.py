@@ -203,6 +203,16 @@ def test_resident_is_the_state_and_one_token_not_the_context_beside_it() -> None
     assert count_call(workload).resident_bytes == token + 2 * 2 * 30 * 16 * 4
 
 
+@pytest.mark.parametrize("implementation", ["naive", "sdpa", "linear", "sliding-window"])
+def test_counts_of_a_core_s_step_are_those_of_its_closed_forms(implementation: str) -> None:
+    """Copies that put the state back are in none of them."""
+    workload = build_workload(case(implementation, num_kv_heads=4))
+    counted, cost = count_call(workload), workload.implementation.cost(workload.problem)
+    assert counted.flops == cost.executed_flops
+    assert counted.operand_bytes == cost.operand_bytes
+    assert counted.call_peak_bytes - counted.resident_bytes == cost.peak_bytes
+
+
 def test_operand_bytes_of_a_step_follow_the_state() -> None:
     """A cache is read whole, in two products; a window reads as much at 20 tokens as at 200."""
     for implementation, factor in (("naive", 10.0), ("sliding-window", 1.0), ("linear", 1.0)):
