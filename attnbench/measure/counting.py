@@ -30,8 +30,8 @@ class Counts:
     flops: int
     mixer_flops: int
     """Those of them inside mixers; 0 at level ``attention`` and where a call is compiled."""
-    mixer_bytes_at_peak: int
-    """What of the call's peak was made inside mixers, likewise."""
+    mixer_peak_bytes: int
+    """The most that tensors made inside mixers hold at one time, likewise."""
     operators: tuple[str, ...]
     """Names of the operators that moved bytes, in the order in which they ran."""
 
@@ -70,7 +70,7 @@ def count_outputs(workload: Workload) -> tuple[Counts, Outputs]:
         operand_bytes=operands.total_bytes,
         flops=flops.flops,
         mixer_flops=flops.flops_inside,
-        mixer_bytes_at_peak=lifetimes.peak_inside_bytes,
+        mixer_peak_bytes=lifetimes.peak_inside_bytes,
         operators=tuple(operands.operators),
     )
     return counts, outputs

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attnbench.contract.state import append
 from attnbench.model.blocks import CrossingState, TransformerBlock
+from attnbench.model.embeddings import Embeddings
 from attnbench.model.mixer import AttentionMixer, AttentionState, ContextState
 from attnbench.plan.case import Case
 
@@ -33,6 +34,26 @@ def filled_state(module: Any, case: Case, seed: int) -> Any:
     if any(isinstance(layer, CrossingState) for layer in state.layers):
         state.source_lengths = context.source_lengths
     return state
+
+
+def position_tables(module: nn.Module, case: Case) -> tuple[Tensor, ...]:
+    """Have the tables of positions made, once for a context and not by the step that is measured.
+
+    Returns what is now kept, ``[S, …]`` each.
+    """
+    like = next(module.parameters()).detach()
+    zero = (0,) * case.batch
+    rotary = {
+        part.table: part.table.rows(zero, case.seqlen_k, like, horizon=case.seqlen_k)
+        for part in module.modules()
+        if isinstance(part, AttentionMixer) and part.table is not None
+    }
+    added = {
+        part.sinusoids: part.sinusoids.rows(zero, case.seqlen_k, like)
+        for part in module.modules()
+        if isinstance(part, Embeddings) and part.sinusoids is not None
+    }
+    return (*rotary.values(), *added.values())
 
 
 class Context:

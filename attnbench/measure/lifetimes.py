@@ -20,7 +20,7 @@ class LifetimeTracker(OperatorWatch):
     """Counts the bytes of live storages while it is active; under fake tensors, enter it inside their mode.
 
     ``granularity`` rounds each storage up, as an allocator does (512 bytes on CUDA). ``peak_inside_bytes`` is
-    what of the (first) peak was made while ``inside`` was true.
+    the peak, at its own moment, of what was made while ``inside`` was true.
     """
 
     def __init__(self, granularity: int = 1, inside: Callable[[], bool] = never) -> None:
@@ -62,8 +62,8 @@ class LifetimeTracker(OperatorWatch):
         elif known[1] != size:
             self._live[key] = (known[0], size, known[2])
             self._add(size - known[1], known[2])
-        if self.live_bytes > self.peak_bytes:
-            self.reset_peak()
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.peak_inside_bytes = max(self.peak_inside_bytes, self.live_inside_bytes)
 
     def _add(self, size: int, made_inside: bool) -> None:
         self.live_bytes += size

@@ -24,7 +24,7 @@ from attnbench.model.weights import generator_for
 from attnbench.plan.case import Case
 
 from .attentions import attentions_of
-from .decoding import filled_state
+from .decoding import filled_state, position_tables
 from .inputs import draw
 from .prepared import Outputs, Workload, by_mode, place_of
 
@@ -159,6 +159,7 @@ def _of_module(
         leaf.requires_grad_(needs_gradients)
     if case.mode == "decode":
         with fake_mode or ExitStack():
+            form["tables"] = position_tables(module, case)
             form["state"] = filled_state(module, case, seed)
             restore = keep(form["state"])
         held = [form["state"]]

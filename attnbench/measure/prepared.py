@@ -62,6 +62,8 @@ class Workload:
     module: nn.Module | None = None
     state: Any = None
     """The decoding state; ``inputs`` beside it are those of the call, at level ``attention`` all keys too."""
+    tables: tuple[Tensor, ...] = ()
+    """Of positions, made beside the state."""
     call: Callable[[], Outputs]
     prepare: Callable[[], None] = nothing
     arguments: tuple[Tensor, ...] | None = None
@@ -107,7 +109,8 @@ class Workload:
         """Return the tensors that exist before the call: its arguments, parameters, weights and state."""
         weights = [] if self.module is None else [*self.module.parameters(), *self.module.buffers()]
         arguments = self.inputs.values() if self.arguments is None else self.arguments
-        return [*arguments, *(self.params or {}).values(), *weights, *tensors_of(self.state)]
+        held = [*tensors_of(self.state), *self.tables]
+        return [*arguments, *(self.params or {}).values(), *weights, *held]
 
     @contextmanager
     def environment(self) -> Iterator[None]:

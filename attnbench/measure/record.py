@@ -117,7 +117,8 @@ class Agreement(Error):
 class Share(Section):
     """What part of a block or model is its mixers': self- and cross-attention with their projections.
 
-    Of the time of a call, of the bytes that it has made and that live at its peak, and of its FLOPs.
+    Of the time of a call, of its FLOPs, and of its memory: the peak of what mixers make over that of all that
+    the call makes.
     """
 
     latency_fraction: float | None = None

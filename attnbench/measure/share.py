@@ -2,9 +2,13 @@
 fractions, of one call as the mode has it, backward pass included.
 
 The mixers' is all that happens inside them: self- and cross-attention with their projections and positions.
-``flops_fraction``: of the executed FLOPs. ``memory_fraction``: of the bytes that the call has made and that
-live at its peak, those made inside mixers, from tensor lifetimes on every device. ``latency_fraction``: of
-the time of a call, that between the borders of its mixers.
+``flops_fraction``: of the executed FLOPs. ``memory_fraction``: the most bytes that tensors made inside mixers
+hold at one time, over the most that all tensors made by the call do, from tensor lifetimes on every device.
+``latency_fraction``: of the time of a call, that between the borders of its mixers.
+
+The two peaks of memory need not fall together: a feed-forward network may reach the higher one after the
+mixer's tensors have gone. What lives at the call's peak alone would be nothing there, and all of it a length
+further.
 
 The borders' times are read in the very calls that are timed as a whole, so that numerator and denominator
 share caches, clocks and disturbances, and no fraction can pass 1. A mixer replayed by itself would find its
@@ -40,7 +44,7 @@ def measure_share(workload: Workload, counted: Counts, unavailable: dict[str, st
         return section
     made_bytes = counted.call_peak_bytes - counted.resident_bytes
     if made_bytes > 0:
-        section.memory_fraction = counted.mixer_bytes_at_peak / made_bytes
+        section.memory_fraction = counted.mixer_peak_bytes / made_bytes
     else:
         unavailable["share.memory_fraction"] = "the call makes no tensors"
     try:

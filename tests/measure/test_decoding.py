@@ -224,6 +224,15 @@ def test_operand_bytes_of_a_step_follow_the_state() -> None:
         assert long / short == pytest.approx(factor, rel=0.1)
 
 
+@pytest.mark.parametrize("preset", ["tiny", "tiny-translator"])
+def test_a_step_of_a_window_takes_the_same_however_long_the_context(preset: str) -> None:
+    """No table of positions is made in it either. (Cross-attention sees the whole source, by sdpa.)"""
+    short, long = (
+        predict_counts(case("sliding-window", level="model", preset=preset, seqlen_k=n)) for n in (200, 2000)
+    )
+    assert short.call_peak_bytes - short.resident_bytes == long.call_peak_bytes - long.resident_bytes
+
+
 def test_a_chunk_of_tokens_is_a_step_too() -> None:
     workload = build_workload(case(seqlen_q=3))
     q, k, v = (workload.inputs[name] for name in "qkv")
