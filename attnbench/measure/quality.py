@@ -17,15 +17,17 @@ from .record import Quality
 from .workload import Workload
 
 TOKENS_READ = 2**16
-"""Enough for a loss to stand within about 0.01 nats of that over the whole text."""
+"""As much as an implementation reads in seconds on one CPU core."""
+STRETCH = 4096
+"""Bytes that are read on end: whatever a case's length, up to this, the same bytes are predicted."""
 
 
 def measure_quality(workload: Workload, unavailable: dict[str, str]) -> Quality | None:
     """Return the loss in nats per token, and ``exp`` of it, over passages as long as the case's sequences.
 
-    Each passage is whole, whatever ``key_lengths`` the case has, and as many are read at once as the case
-    has rows. What cannot be had goes to ``unavailable``, with the reason; below level ``model`` there is
-    nothing to predict.
+    Stretches of the text at even distances are cut into them. Each passage is whole, whatever ``key_lengths``
+    the case has, and as many are read at once as the case has rows. What cannot be had goes to
+    ``unavailable``, with the reason; below level ``model`` there is nothing to predict.
     """
     if workload.level != "model" or workload.module is None:
         return None
@@ -34,7 +36,9 @@ def measure_quality(workload: Workload, unavailable: dict[str, str]) -> Quality 
         unavailable["quality"] = reason
         return None
     text, seqlen = sample_bytes(), workload.case.seqlen_q
-    passages = even_passages(text, min(TOKENS_READ, len(text)) // seqlen, seqlen).to(workload.device)
+    count = max(min(TOKENS_READ, len(text)) // max(STRETCH, seqlen), 1)
+    stretches = even_passages(text, count, max(STRETCH // seqlen, 1) * seqlen)
+    passages = stretches.reshape(-1, seqlen).to(workload.device)
     with torch.no_grad():
         losses = [
             float(next_token_loss(workload.module(piece), piece)) * len(piece)
