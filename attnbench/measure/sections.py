@@ -82,7 +82,7 @@ def fill_timed(
             wrong = _time(workload, settings, record, check, checked)
         else:
             record.unavailable["latency"] = untimed
-    if wrong is None and record.share is not None and not workload.compiled:
+    if wrong is None and record.share is not None:
         if untimed is None:
             record.share.latency_fraction = latency_fraction(workload, settings)
         else:

@@ -38,10 +38,10 @@ def measure_share(workload: Workload, counted: Counts, unavailable: dict[str, st
     """
     if workload.module is None:
         return None
-    section = Share()
     if workload.compiled:
         unavailable["share"] = "a compiled call has no borders between its mixers and the rest"
-        return section
+        return None
+    section = Share()
     made_bytes = counted.call_peak_bytes - counted.resident_bytes
     if made_bytes > 0:
         section.memory_fraction = counted.mixer_peak_bytes / made_bytes
