@@ -189,14 +189,14 @@ def test_time_between_the_borders_over_the_time_of_the_call() -> None:
 
 
 @pytest.mark.parametrize("mode", ["fwd", "fwd_bwd"])
-def test_a_naive_mixer_takes_more_of_the_time_the_longer_the_sequence(mode: str) -> None:
-    """At 64 tokens it is a few projections, at 1024 almost everything."""
+def test_a_long_sequence_is_almost_all_attention(mode: str) -> None:
+    """At 64 tokens a mixer is a few projections; at 1024 the scores are 32 times as wide as the model."""
     short, long = (
         latency_fraction(build_workload(case(seqlen_q=n, level="model", mode=mode)), QUICK)
         for n in (64, 1024)
     )
-    assert 0 < short < long < 1
-    assert long > 0.5
+    assert 0 < short < 1
+    assert 0.7 < long < 1
 
 
 def test_a_record_holds_the_share_at_the_levels_that_have_one() -> None:
