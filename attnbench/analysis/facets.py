@@ -93,8 +93,10 @@ def facet_title(facet: Facet, without: Iterable[str] = ()) -> str:
 
 
 def group_title(facet: Facet, untold: Iterable[str]) -> str:
-    """Return what tells a facet from the others, or its level, mode and mask if it is the only one."""
-    return facet_title(facet, untold) or facet_title(facet, ("dtype", "device", "shape", "extras"))
+    """Return what tells a facet from the others, or its level, mode and mask if only a mask does."""
+    title = facet_title(facet, untold)
+    says_little = title in ("", facet.mask)
+    return facet_title(facet, ("dtype", "device", "shape", "extras")) if says_little else title
 
 
 def level_words(row: CaseRow) -> str:

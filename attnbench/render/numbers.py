@@ -65,7 +65,10 @@ def format_perplexity(value: float | None) -> str:
 
 def format_loss(value: float | None, *, signed: bool = False) -> str:
     """Return a loss, or a difference of two with its sign, in nats: ``1.234``, ``+0.012``."""
-    return ABSENT if value is None else f"{value:{'+' if signed else ''}.3f}".replace("-", "−")
+    if value is None:
+        return ABSENT
+    text = f"{value:{'+' if signed else ''}.3f}"
+    return "0.000" if float(text) == 0 else text.replace("-", "−")
 
 
 def format_seqlen(seqlen: int) -> str:

@@ -69,12 +69,13 @@ def _ranked(
         else:
             alone.setdefault((ranking.standings[0].label, _where(ranking)), []).append(ranking)
     for (label, where), members in alone.items():
-        values = [
-            f"{format_value(one.standings[0].value, one.metric.unit)} with {one.facet.mask}"
-            for one in members
-        ]
+        masks: dict[str, list[str]] = {}
+        for one in members:
+            value = format_value(one.standings[0].value, one.metric.unit)
+            masks.setdefault(value, []).append(one.facet.mask)
+        values = [f"{value} with {_and(found)}" for value, found in masks.items()]
         doubts = sorted({word for one in members for word in one.doubts})
-        texts.append(f"{label} {verb} {_and(values)} {where}{with_care(doubts)}.")
+        texts.append(f"{label} {verb} {', '.join(values)} {where}{with_care(doubts)}.")
     return texts
 
 

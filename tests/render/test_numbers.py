@@ -56,11 +56,8 @@ def test_perplexities_that_are_close_stay_apart():
 
 def test_differences_of_losses_have_a_sign():
     assert [format_loss(value) for value in (1.2345, None)] == ["1.234", "–"]
-    assert [format_loss(value, signed=True) for value in (0.0125, -0.25, 0.0)] == [
-        "+0.013",
-        "−0.250",
-        "+0.000",
-    ]
+    signed = [format_loss(value, signed=True) for value in (0.0125, -0.25, 0.0, -0.0004)]
+    assert signed == ["+0.013", "−0.250", "0.000", "0.000"]
 
 
 def test_counts_have_decimal_prefixes():

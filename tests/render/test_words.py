@@ -61,13 +61,14 @@ def test_another_mask_is_compared_apart():
 
 def test_one_implementation_under_many_masks_is_one_sentence():
     records = [make_record("a", n, latency_ms=2.0 * n) for n in (64, 256)]
-    for size in (128, 16):
+    for size in (128, 16, 17):
         mask = {"name": "sliding-window", "window_size": size, "causal": True}
-        records += [make_record("a", n, latency_ms=size * n / 256, mask=mask) for n in (64, 256)]
+        records += [make_record("a", n, latency_ms=size // 16 * n / 16, mask=mask) for n in (64, 256)]
     assert said(*records) == [
         "Speed: a takes 512 ms at 256 tokens.",
-        "Speed: a takes 16.0 ms with window 16 and 128 ms with window 128 at 256 tokens.",
-        "Growth: latency, 64 to 256: a n^1.00, a (window 16) n^1.00, a (window 128) n^1.00",
+        "Speed: a takes 16.0 ms with window 16 and window 17, 128 ms with window 128 at 256 tokens.",
+        "Growth: latency, 64 to 256: "
+        "a n^1.00, a (window 16) n^1.00, a (window 17) n^1.00, a (window 128) n^1.00",
     ]
 
 
