@@ -115,22 +115,11 @@ LATENCY_SHARE, MEMORY_SHARE, FLOPS_SHARE = SHARES = tuple(
     )
     for name, what in (("latency", "time"), ("memory", "memory"), ("flops", "FLOPs"))
 )
-PERPLEXITY = Metric(
-    key="perplexity",
-    title="Perplexity",
-    axis="perplexity",
-    unit="number",
-    value="perplexity",
-    record_field=("quality", "perplexity"),
-    levels=("model",),
-    optional=True,
-)
 METRICS = (
     LATENCY,
     PEAK_MEMORY,
     STATE_MEMORY,
     *SHARES,
-    PERPLEXITY,
     OPERAND_BYTES,
     REQUESTED_BYTES,
     ERROR,

@@ -83,3 +83,40 @@ def _lines(rows: list[CaseRow]) -> list[Exchanged]:
         for row in rows
     ]
     return sorted(lines, key=lambda line: (line.row.seqlen, not line.is_exact, line.row.perplexity or 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowCurve:
+    """Perplexity by window of one implementation at one length, and that of the exact attention there."""
+
+    implementation: str
+    exact_implementation: str
+    label: str
+    seqlen: int
+    exact: float
+    points: tuple[tuple[int, float], ...]
+    """``(window, perplexity)``, smallest window first."""
+
+
+def window_curves(exchange: Exchange) -> list[WindowCurve]:
+    """Return a curve for each length and implementation with two windows or more beside the exact one."""
+    curves: dict[tuple[str, str, str, int], dict[int, float]] = {}
+    exact = {(line.row.run, line.row.seqlen): line.row for line in reversed(exchange.lines) if line.is_exact}
+    for line in exchange.lines:
+        row = line.row
+        if row.window is not None and row.perplexity is not None and (row.run, row.seqlen) in exact:
+            name = series_label(row.implementation, row.options, row.run_label)
+            key = row.run, row.implementation, name, row.seqlen
+            curves.setdefault(key, {})[row.window] = row.perplexity
+    return [
+        WindowCurve(
+            implementation=implementation,
+            exact_implementation=exact[run, seqlen].implementation,
+            label=name,
+            seqlen=seqlen,
+            exact=exact[run, seqlen].perplexity or 0.0,
+            points=tuple(sorted(points.items())),
+        )
+        for (run, implementation, name, seqlen), points in curves.items()
+        if len(points) > 1
+    ]

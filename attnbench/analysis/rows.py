@@ -55,6 +55,8 @@ class CaseRow:
     """Of the model at levels ``block`` and ``model``; empty elsewhere, and where the record does not say."""
     mode: str
     mask: str
+    window: int | None
+    """Keys that a window of the mask lets a query see; None without one."""
     dtype: str
     device: str
     seqlen: int
@@ -153,6 +155,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         architecture=clean_text(provenance.architecture or case.get("architecture")),
         mode=clean_text(case.get("mode")),
         mask=mask_words(case.get("mask")),
+        window=_window(case.get("mask")),
         dtype=clean_text(case.get("dtype")),
         device=clean_text(case.get("device")),
         seqlen=seqlen,
@@ -209,6 +212,10 @@ def mask_words(mask: object) -> str:
         sides = "" if mask.get("causal", True) else " both sides"
         return f"window {values.get('window_size', '')}{sides}"
     return " ".join([clean_text(mask.get("name")), *(f"{key}={value}" for key, value in values.items())])
+
+
+def _window(mask: object) -> int | None:
+    return _whole(mask.get("window_size")) if isinstance(mask, Mapping) else None
 
 
 def _options(case: Mapping[str, Any]) -> str:

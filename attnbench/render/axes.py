@@ -11,11 +11,22 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from attnbench.analysis.metrics import Unit
 from attnbench.render.numbers import format_bytes, format_seqlen, shorten_exponent
+from attnbench.render.styles import hex_color
 
 MOST_TICKS = 7
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 LEAST_SPAN = 4.0
 """A narrower range is widened to this factor, so that noise does not look like a trend."""
+
+
+def set_frame(axes: Axes) -> None:
+    """Draw grid, ticks and spines in the quiet colours of the style file."""
+    axes.grid(True, color=hex_color("grid"), linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.set_facecolor("none")
+    axes.tick_params(colors=hex_color("muted"), labelcolor=hex_color("muted"), pad=3)
+    for spine in axes.spines.values():
+        spine.set_color(hex_color("muted"))
 
 
 def set_seqlen_axis(axes: Axes, seqlens: Iterable[int]) -> None:

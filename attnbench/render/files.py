@@ -2,10 +2,11 @@
 ``plots/``, ``samples.jsonl``.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+from matplotlib.figure import Figure
 
 from attnbench.analysis.report import Report, build_report
 from attnbench.contract.errors import UsageError, nearest
@@ -15,6 +16,8 @@ from attnbench.render.overview import SAMPLES_FILE
 from attnbench.render.plots import metric_figure, png_bytes, svg_text
 from attnbench.render.styles import StyleBook
 from attnbench.render.tables import csv_text
+from attnbench.render.window_plot import TITLE as WINDOWS
+from attnbench.render.window_plot import window_figure
 from attnbench.run.store import Run
 
 FORMATS = ("html", "md", "png", "svg", "csv")
@@ -75,17 +78,28 @@ def _write_plots(report: Report, folder: Path, kinds: Sequence[str]) -> list[tup
     """Write the pictures of every quantity and return ``(title, path)`` of each; a quantity without any value
     has none.
     """
-    book = StyleBook(report.series)
     written: list[tuple[str, Path]] = []
-    for group in report.metrics if kinds else ():
-        if group.drawn:
-            figure = metric_figure(group.drawn[:MOST_PANELS], book, f"{group.metric.title}: {report.title}")
-            for kind in kinds:
-                path = folder / "plots" / f"{group.metric.key}.{kind}"
-                path.parent.mkdir(exist_ok=True)
-                path.write_bytes(png_bytes(figure) if kind == "png" else svg_text(figure).encode())
-                written.append((group.metric.title, path))
+    for title, name, figure in _figures(report) if kinds else ():
+        for kind in kinds:
+            path = folder / "plots" / f"{name}.{kind}"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(png_bytes(figure) if kind == "png" else svg_text(figure).encode())
+            written.append((title, path))
     return written
+
+
+def _figures(report: Report) -> Iterator[tuple[str, str, Figure]]:
+    """Yield title, file name and figure of every picture."""
+    for place, exchange in enumerate(report.summary.exchanges, start=1):
+        windows = window_figure(exchange)
+        if windows is not None:
+            yield WINDOWS, "perplexity" + (f"-{place}" if place > 1 else ""), windows
+    book = StyleBook(report.series)
+    for group in report.metrics:
+        if group.drawn:
+            title = group.metric.title
+            panels = group.drawn[:MOST_PANELS]
+            yield title, group.metric.key, metric_figure(panels, book, f"{title}: {report.title}")
 
 
 def _write_samples(runs: Sequence[Run], report: Report, path: Path) -> Path:

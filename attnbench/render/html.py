@@ -27,6 +27,8 @@ from attnbench.render.share_table import share_tables
 from attnbench.render.styles import StyleBook
 from attnbench.render.svg import color_variables, inline_svg
 from attnbench.render.tables import case_table
+from attnbench.render.window_plot import TITLE as WINDOWS
+from attnbench.render.window_plot import window_figure
 from attnbench.render.words import GROWTH_NOTE, answers, by_rank, constants_words
 
 MOST_PANELS = 18
@@ -84,7 +86,8 @@ def html_report(report: Report) -> str:
         shares=share_tables(report),
         exchange_title=TITLE,
         exchange_meaning=MEANING,
-        exchanges=exchange_tables(report),
+        windows_title=WINDOWS,
+        exchanges=[*zip(exchange_tables(report), _window_plots(report), strict=True)],
         plots=[_plot(group, book, report.untold) for group in report.metrics if group.drawn or group.empty],
         constants=constants_words(report),
         table=case_table(report),
@@ -94,6 +97,15 @@ def html_report(report: Report) -> str:
         fold=FOLDED_REASON,
         longest=LONGEST_REASON,
     )
+
+
+def _window_plots(report: Report) -> list[str]:
+    """Return a drawing for each trained model, empty where no implementation has several windows."""
+    figures = map(window_figure, report.summary.exchanges)
+    return [
+        "" if figure is None else inline_svg(svg_text(figure), f"windows-{place}", WINDOWS)
+        for place, figure in enumerate(figures)
+    ]
 
 
 def _unseen(answer_count: int) -> list[str]:

@@ -14,7 +14,7 @@ from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from attnbench.analysis.facets import DECODE
 from attnbench.analysis.series import Panel, Series
-from attnbench.render.axes import set_seqlen_axis, set_value_axis
+from attnbench.render.axes import set_frame, set_seqlen_axis, set_value_axis
 from attnbench.render.numbers import length_words
 from attnbench.render.styles import Style, StyleBook, hex_color
 
@@ -23,6 +23,8 @@ STRIP_POINTS = 19.0
 MOST_STRIPS = 6
 SAME = 0.03
 """Curves closer than this share lie on one another; the lower one is drawn wider, so that both are seen."""
+MOST_OVER = 3
+"""Steps by which a curve gets wider for those that lie on it."""
 
 
 def draw_panel(axes: Axes, panel: Panel, book: StyleBook) -> None:
@@ -30,19 +32,14 @@ def draw_panel(axes: Axes, panel: Panel, book: StyleBook) -> None:
     given, panel = panel, _placeable(panel)
     metric = panel.metric
     axes.set_xscale("log", base=2)
-    axes.grid(True, color=hex_color("grid"), linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.set_facecolor("none")
-    axes.tick_params(colors=hex_color("muted"), labelcolor=hex_color("muted"), pad=3)
-    for spine in axes.spines.values():
-        spine.set_color(hex_color("muted"))
+    set_frame(axes)
     set_seqlen_axis(axes, (point.seqlen for series in panel.series for point in series.points))
     set_value_axis(axes, _values(panel), metric.unit)
     axes.set_xlabel(f"{length_words(panel.facet.mode)}, tokens", color=hex_color("muted"))
     axes.set_ylabel(_value_words(panel), color=hex_color("muted"))
     _draw_floor(axes, panel)
     for place, series in enumerate(panel.series):
-        over = sum(_coincide(series, other) for other in panel.series[place + 1 :])
+        over = min(MOST_OVER, sum(_coincide(series, other) for other in panel.series[place + 1 :]))
         _draw_series(axes, series, book[series.label], over)
     _draw_strips(axes, given, book)
     if not panel.has_values:

@@ -36,7 +36,7 @@ DOTS_PER_INCH = 160
 
 def panel_figure(panel: Panel, book: StyleBook) -> Figure:
     """Return one panel alone, without title or legend: the page around it has them."""
-    with _matplotlib_settings():
+    with matplotlib_settings():
         width, height = LONE_PANEL_INCHES[0], LONE_PANEL_INCHES[1] + strip_points(panel) / 72
         figure = Figure(figsize=(width, height))
         figure.patch.set_alpha(0.0)
@@ -52,7 +52,7 @@ def panel_figure(panel: Panel, book: StyleBook) -> Figure:
 
 def metric_figure(panels: Sequence[Panel], book: StyleBook, heading: str) -> Figure:
     """Return all panels of one metric as small multiples, with a legend beside the axes."""
-    with _matplotlib_settings():
+    with matplotlib_settings():
         columns = min(2, len(panels))
         lines = math.ceil(len(panels) / columns)
         above = max(strip_points(panel) for panel in panels) / 72
@@ -71,7 +71,7 @@ def metric_figure(panels: Sequence[Panel], book: StyleBook, heading: str) -> Fig
             pad = 7 + max(strip_points(neighbour) for neighbour in row)
             title = fill(panel.title, TITLE_CHARACTERS)
             axes.set_title(title, loc="left", color=hex_color("text"), pad=pad)
-        _draw_legend(figure, entries)
+        draw_legend(figure, entries)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once, then drawn as often as there are formats
         return figure
@@ -79,7 +79,7 @@ def metric_figure(panels: Sequence[Panel], book: StyleBook, heading: str) -> Fig
 
 def swatch_figure(handle: Line2D) -> Figure:
     """Return one legend handle as a drawing of its own, 2.6 times as wide as high."""
-    with _matplotlib_settings():
+    with matplotlib_settings():
         figure = Figure(figsize=(0.52, 0.2))
         figure.patch.set_alpha(0.0)
         line = Line2D([0.04, 0.5, 0.96], [0.5, 0.5, 0.5], markevery=[1], transform=figure.transFigure)
@@ -121,7 +121,7 @@ def legend_entries(panels: Sequence[Panel], book: StyleBook) -> list[tuple[Line2
 def svg_text(figure: Figure) -> str:
     """Return a figure as a standalone SVG document; text stays text."""
     buffer = io.StringIO()
-    with _matplotlib_settings():
+    with matplotlib_settings():
         FigureCanvasSVG(figure).print_svg(
             buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )
@@ -131,21 +131,22 @@ def svg_text(figure: Figure) -> str:
 def png_bytes(figure: Figure) -> bytes:
     """Return a figure as PNG."""
     buffer = io.BytesIO()
-    with _matplotlib_settings():
+    with matplotlib_settings():
         figure.set_dpi(DOTS_PER_INCH)
         FigureCanvasAgg(figure).print_png(buffer)
     return buffer.getvalue()
 
 
 @contextmanager
-def _matplotlib_settings() -> Iterator[None]:
+def matplotlib_settings() -> Iterator[None]:
     """Apply the style file for a while; a glyph that the font lacks becomes a box, not a warning."""
     with matplotlib.rc_context(style_data()["matplotlib"]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
-def _draw_legend(figure: Figure, entries: Sequence[tuple[Line2D, str]]) -> None:
+def draw_legend(figure: Figure, entries: Sequence[tuple[Line2D, str]]) -> None:
+    """Draw a legend beside the axes."""
     legend = figure.legend(
         [handle for handle, _ in entries],
         ["."] * len(entries),

@@ -2,10 +2,8 @@ import math
 
 import pytest
 
-from attnbench.analysis.metrics import PERPLEXITY
-from attnbench.analysis.quality import is_exact
+from attnbench.analysis.quality import is_exact, window_curves
 from attnbench.analysis.rows import rows_of
-from attnbench.analysis.series import panels_of
 from attnbench.analysis.summary import summarize
 from tests.analysis.synthetic import make_record, make_run, quick_run
 from tests.analysis.synthetic_models import approximation_run
@@ -75,9 +73,20 @@ def test_exact_is_softmax_over_all_that_the_model_was_trained_to_see(semantics, 
     assert is_exact(row) is exact
 
 
-def test_perplexity_is_drawn_where_there_is_one():
-    (panel,) = panels_of(rows_of({"run": approximation_run()}), PERPLEXITY)
-    assert panel.series[0].label == "sdpa"
-    assert all(series.measured for series in panel.series)
-    assert len(panel.series) == 4
-    assert panels_of(rows_of({"run": quick_run()}), PERPLEXITY) == []
+def test_a_curve_of_windows_for_each_length_ends_at_the_exact_attention():
+    (exchange,) = exchanges_of()
+    curves = window_curves(exchange)
+    assert [(one.label, one.seqlen, one.exact_implementation) for one in curves] == [
+        ("sliding-window", 256, "sdpa"),
+        ("sliding-window", 1024, "sdpa"),
+    ]
+    for one in curves:
+        assert one.exact == pytest.approx(math.e)
+        assert one.points == ((16, pytest.approx(math.exp(1.5))), (64, pytest.approx(math.exp(1.125))))
+
+
+def test_one_window_makes_no_curve():
+    window = {"name": "sliding-window", "window_size": 16, "causal": True}
+    exact = make_record("sdpa", loss=1.0, **TRAINED)
+    (exchange,) = exchanges_of(exact, make_record("sliding-window", loss=1.5, mask=window, **TRAINED))
+    assert window_curves(exchange) == []

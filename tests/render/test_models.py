@@ -1,5 +1,6 @@
 """What a report of whole models shows: shares, state, and what an approximation costs."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -10,14 +11,16 @@ from attnbench.analysis.report import build_report
 from attnbench.analysis.rows import rows_of
 from attnbench.analysis.series import panels_of
 from attnbench.render.exchange_table import exchange_tables
+from attnbench.render.files import write_report
 from attnbench.render.html import html_report
 from attnbench.render.markdown import markdown_report
 from attnbench.render.model_words import change_words, share_words
 from attnbench.render.plots import metric_figure, panel_figure
 from attnbench.render.share_table import share_tables
-from attnbench.render.styles import StyleBook
+from attnbench.render.styles import StyleBook, hex_color
 from attnbench.render.tables import case_table
 from attnbench.render.terminal import render_summary
+from attnbench.render.window_plot import window_figure
 from tests.analysis.synthetic import make_record, make_run, quick_run
 from tests.analysis.synthetic_models import approximation_run, transformers_run
 
@@ -210,9 +213,34 @@ def test_what_the_approximation_costs_is_a_table_in_every_form(approximation):
         assert sentence in " ".join(text.split()).replace("\\", "")
 
 
+def test_perplexity_by_window_is_drawn_in_the_page_and_as_a_picture(approximation, tmp_path):
+    (exchange,) = approximation.summary.exchanges
+    figure = window_figure(exchange)
+    assert figure is not None
+    (axes,) = figure.axes
+    short, long = (
+        next(one for one in axes.lines if one.get_label() == f"curve sliding-window {n}") for n in (256, 1024)
+    )
+    assert list(short.get_xdata()) == [16, 64]
+    assert list(short.get_ydata()) == pytest.approx([math.exp(1.5), math.exp(1.125)])
+    assert short.get_color() == long.get_color() == hex_color("green")
+    assert short.get_linestyle() != long.get_linestyle()
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == [
+        "sliding-window at 256",
+        "exact (sdpa) at 256",
+        "sliding-window at 1k",
+        "exact (sdpa) at 1k",
+    ]
+    assert 'aria-label="Perplexity by window"' in html_report(approximation)
+    written = write_report([approximation_run()], tmp_path, ["svg", "md"])
+    assert "plots/perplexity.svg" in [path.relative_to(tmp_path).as_posix() for path in written]
+    assert "![Perplexity by window](plots/perplexity.svg)" in (tmp_path / "report.md").read_text()
+
+
 def test_other_reports_have_neither_table_nor_empty_sections_of_these():
     page = html_report(build_report([quick_run()]))
-    for absent in ('id="exchanges"', 'id="latency-share"', 'id="state-memory"', 'id="perplexity"'):
+    for absent in ('id="exchanges"', 'id="latency-share"', 'id="state-memory"', 'class="windows"'):
         assert absent not in page
     assert "Share of time at" not in render_summary(quick_run())
 
