@@ -10,7 +10,7 @@ from examples import train_decoder, train_reverse
 def test_the_decoder_learns():
     model = train_decoder.trained_decoder("sdpa", steps=16, seqlen=64, seed=0)
     judged = held_out_bytes()[:8192]
-    assert train_decoder.held_out_loss(model, judged, 64) < 3.1  # ln 256 = 5.5 before, bytes counted singly 3.2
+    assert train_decoder.held_out_loss(model, judged, 64) < 3.1  # 5.5 before, 3.2 by single bytes
 
 
 def test_passages_grow_to_the_longest():
