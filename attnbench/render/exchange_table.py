@@ -9,7 +9,6 @@ from attnbench.analysis.facets import group_title
 from attnbench.analysis.quality import Exchange, Exchanged
 from attnbench.analysis.report import Report
 from attnbench.render.numbers import (
-    ABSENT,
     format_loss,
     format_perplexity,
     format_seqlen,
@@ -32,16 +31,11 @@ def exchange_tables(report: Report) -> list[PlainTable]:
 
 
 def _table(exchange: Exchange, report: Report) -> PlainTable:
-    texts = [
-        (title, numeric, cells)
-        for title, numeric, text in COLUMNS
-        if set(cells := [text(line) for line in exchange.lines]) != {ABSENT}
-    ]
     return PlainTable(
         title=group_title(exchange.facet, report.untold),
-        columns=tuple((title, numeric) for title, numeric, _ in texts),
-        rows=[list(row) for row in zip(*(cells for _, _, cells in texts), strict=True)],
-    )
+        columns=tuple((title, numeric) for title, numeric, _ in COLUMNS),
+        rows=[[text(line) for _, _, text in COLUMNS] for line in exchange.lines],
+    ).trimmed()
 
 
 def _added(line: Exchanged) -> str:

@@ -21,7 +21,7 @@ def share_tables(report: Report) -> list[PlainTable]:
     given = columns_of(panels)
     columns = (("Model", False), ("Lengths", True), *((title, True) for title in given.titles))
     rows = [_row(panel, given) for panel in panels]
-    return [PlainTable(TITLE, columns, rows, "; ".join(given.notes))]
+    return [PlainTable(TITLE, columns, rows, "; ".join(given.notes)).trimmed()]
 
 
 def _row(panel: Panel, columns: Columns) -> list[str]:

@@ -5,7 +5,7 @@ exact numbers.
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from attnbench.analysis.facets import level_words
 from attnbench.analysis.report import Report
@@ -55,6 +55,15 @@ class PlainTable:
     columns: tuple[tuple[str, bool], ...]
     rows: list[list[str]]
     note: str = ""
+
+    def trimmed(self) -> "PlainTable":
+        """Return the table without columns in which nothing has a value."""
+        kept = [place for place in range(len(self.columns)) if any(row[place] != ABSENT for row in self.rows)]
+        return replace(
+            self,
+            columns=tuple(self.columns[place] for place in kept),
+            rows=[[row[place] for place in kept] for row in self.rows],
+        )
 
 
 def case_table(report: Report) -> Table:

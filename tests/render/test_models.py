@@ -121,6 +121,13 @@ def test_a_share_at_fewer_lengths_than_its_neighbours_says_at_which():
     assert table.rows[0][1:] == ["128 to 512", "12 to 50 %", "25 % (512)"]
 
 
+def test_who_has_no_share_of_the_time_has_no_column():
+    absent = {"share.latency_fraction": "interpreted on a CPU"}
+    kernel = make_record("triton-flash", shares=(None, 0.5, 0.5), unavailable=absent, **MODEL)
+    (table,) = share_tables(build_report([make_run([make_record(shares=(0.5, 0, 0), **MODEL), kernel])]))
+    assert [title for title, _ in table.columns] == ["Model", "Lengths", "naive"]
+
+
 def test_a_share_of_a_doubtful_time_says_so():
     record = make_record(latency_ms=1.0, shares=(0.5, 0.25, 0.125), verdict=("few_samples",), **MODEL)
     said = share_words(build_report([make_run([record])]).summary.shares)
