@@ -17,8 +17,8 @@ from .blocks import TransformerBlock
 from .config import TransformerConfig
 from .mixer import AttentionMixer, mixer_problem
 from .positions import RotaryPositions
-from .presets import load_preset
-from .pretrained import load_trained, require_trained_form
+from .presets import load_preset, require_trained_form
+from .pretrained import load_trained
 from .transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from .weights import draw_weights, generator_for, seeded
 

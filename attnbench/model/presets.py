@@ -1,5 +1,6 @@
 """Named Transformers, read from ``presets.toml``: a name in, a ``TransformerConfig`` out. Loads no torch."""
 
+import dataclasses
 import tomllib
 from functools import cache
 from importlib.resources import files
@@ -7,6 +8,17 @@ from pathlib import Path
 
 from attnbench.contract.errors import UsageError, nearest
 from attnbench.model.config import TransformerConfig
+
+EXCHANGEABLE = (
+    "mask",
+    "max_seqlen",
+    "rope_base",
+    "rope_scaling",
+    "scale",
+    "checkpoint_activations",
+    "cross_implementation",
+)
+"""Fields that may differ from what the weights were trained with: no weight has another shape for them."""
 
 
 @cache
@@ -34,6 +46,27 @@ def load_preset(name: str) -> TransformerConfig:
     """The config of a preset; raises ``UsageError`` with the nearest name for one that does not exist."""
     fields = {key: value for key, value in _table(name).items() if key not in ("source", "weights")}
     return TransformerConfig(**fields)  # type: ignore[arg-type]  # checked by TransformerConfig itself
+
+
+def require_trained_form(preset: str, config: TransformerConfig) -> None:
+    """Refuse a config that the weights of ``preset`` do not belong to; without such weights, none.
+
+    Raises:
+        UsageError: every field that differs and is not among ``EXCHANGEABLE``.
+    """
+    if preset_weights(preset) is None:
+        return
+    trained = load_preset(preset)
+    changed = [
+        f"{field.name} = {getattr(config, field.name)!r} (trained with {getattr(trained, field.name)!r})"
+        for field in dataclasses.fields(config)
+        if field.name not in EXCHANGEABLE and getattr(config, field.name) != getattr(trained, field.name)
+    ]
+    if changed:
+        raise UsageError(
+            f"preset {preset!r} has trained weights, which do not fit {', '.join(changed)}; what may change: "
+            f"{', '.join(EXCHANGEABLE)}; a config instead of a name has its weights drawn"
+        )
 
 
 def _table(name: str) -> dict[str, object]:

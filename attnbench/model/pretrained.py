@@ -1,47 +1,10 @@
-"""Presets that bring trained weights: which overrides those bear, and how they get into a module."""
-
-import dataclasses
+"""Presets that bring trained weights: how these get into a module."""
 
 from torch import nn
 
-from attnbench.contract.errors import UsageError
-
-from .config import TransformerConfig
-from .presets import load_preset, preset_weights
+from .presets import preset_weights
 from .state_dicts import load_weights, read_safetensors
 from .weights import is_real
-
-EXCHANGEABLE = (
-    "mask",
-    "max_seqlen",
-    "rope_base",
-    "rope_scaling",
-    "scale",
-    "checkpoint_activations",
-    "cross_implementation",
-)
-"""Fields that may differ from what the weights were trained with: no weight has another shape for them."""
-
-
-def require_trained_form(preset: str, config: TransformerConfig) -> None:
-    """Refuse a config that the weights of ``preset`` do not belong to; without such weights, none.
-
-    Raises:
-        UsageError: every field that differs and is not among ``EXCHANGEABLE``.
-    """
-    if preset_weights(preset) is None:
-        return
-    trained = load_preset(preset)
-    changed = [
-        f"{field.name} = {getattr(config, field.name)!r} (trained with {getattr(trained, field.name)!r})"
-        for field in dataclasses.fields(config)
-        if field.name not in EXCHANGEABLE and getattr(config, field.name) != getattr(trained, field.name)
-    ]
-    if changed:
-        raise UsageError(
-            f"preset {preset!r} has trained weights, which do not fit {', '.join(changed)}; what may change: "
-            f"{', '.join(EXCHANGEABLE)}; a config instead of a name has its weights drawn"
-        )
 
 
 def load_trained(preset: str, module: nn.Module, place: str = "") -> None:

@@ -176,12 +176,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def _preset_config(self) -> "TransformerConfig":
         """Return the preset's config in the architecture that the case asks for."""
-        from attnbench.model.presets import load_preset
+        from attnbench.model.presets import load_preset, require_trained_form
 
         if self.preset is None:
             raise UsageError(f"level {self.level!r} needs a preset")
         config = load_preset(self.preset)
-        return config if self.architecture is None else config.replace(architecture=self.architecture)
+        if self.architecture is not None:
+            config = config.replace(architecture=self.architecture)
+            require_trained_form(self.preset, config)
+        return config
 
     def problem(self) -> Problem:
         """Return the attention that is computed, at levels ``block`` and ``model`` that of each layer over

@@ -12,6 +12,7 @@ from attnbench.model.losses import next_token_loss
 from attnbench.model.presets import load_preset, preset_names, preset_weights
 from attnbench.model.text import even_passages, sample_bytes, training_bytes
 from attnbench.model.trigram import TrigramModel
+from attnbench.plan.case import Case
 
 PRESET = "stdlib-decoder"
 
@@ -81,6 +82,13 @@ def test_overrides_that_do_not_fit_are_refused(build, overrides, message):
         UsageError, match=f"preset 'stdlib-decoder' has trained weights, which do not fit {message}"
     ):
         build(PRESET, **overrides)
+
+
+def test_an_architecture_that_does_not_fit_is_refused_in_planning():
+    keys = {"implementation": "sdpa", "level": "block", "preset": PRESET, "seqlen_q": 8}
+    assert Case(**keys, architecture="decoder-only").num_heads == 4
+    with pytest.raises(UsageError, match=r"do not fit architecture = 'encoder-only' \(trained with"):
+        Case(**keys, architecture="encoder-only")
 
 
 def test_one_preset_is_trained():
