@@ -86,9 +86,9 @@ def test_overrides_that_do_not_fit_are_refused(build, overrides, message):
 
 def test_an_architecture_that_does_not_fit_is_refused_in_planning():
     keys = {"implementation": "sdpa", "level": "block", "preset": PRESET, "seqlen_q": 8}
-    assert Case(**keys, architecture="decoder-only").num_heads == 4
+    assert Case.from_dict({**keys, "architecture": "decoder-only"}).num_heads == 4
     with pytest.raises(UsageError, match=r"do not fit architecture = 'encoder-only' \(trained with"):
-        Case(**keys, architecture="encoder-only")
+        Case.from_dict({**keys, "architecture": "encoder-only"})
 
 
 def test_one_preset_is_trained():
