@@ -58,7 +58,7 @@ print(*sorted({"numpy", "rich", "msgspec", "jinja2", "torch"} & set(sys.modules)
         ),
         (
             ["show", "quik"],
-            "unknown suite 'quik' (did you mean 'quick'?); there are agreement, attention, quick",
+            "unknown suite 'quik' (did you mean 'quick'?); there are agreement, ",
         ),
         (["show", "quick", "--seqlen", "4q"], "'4q' is not a length; expected a whole number"),
         (["show", "quick", "--device", "cpux"], "unknown device 'cpux' (did you mean 'cpu'?)"),
