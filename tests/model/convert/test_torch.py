@@ -179,7 +179,9 @@ def test_encoder(agree, kind, bias, final, pre):
 
 
 @pytest.mark.parametrize(
-    "activation", [nn.ReLU(), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), torch.relu, "gelu"], ids=str
+    "activation",
+    [nn.ReLU(), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), torch.relu, "gelu"],
+    ids=["ReLU", "GELU", "GELU-tanh", "SiLU", "function", "name"],
 )
 def test_encoder_with_every_way_of_naming_an_activation(agree, activation):
     layer = nn.TransformerEncoderLayer(DIM, HEADS, FFN, 0.0, activation, batch_first=True)
