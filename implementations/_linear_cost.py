@@ -5,6 +5,7 @@ Letters: N = b·G key/value heads, g query heads each, t chunks of C tokens, E =
 
 from attnbench.contract.cost import Cost, compulsory_bytes, tensor_bytes
 from attnbench.contract.problem import Problem
+from attnbench.contract.steps import reading
 
 from ._batch_runs import BatchRun, batch_runs
 from ._linear_parts import Parts, Piece, parts_of
@@ -130,18 +131,21 @@ def state_bytes(problem: Problem) -> int:
 
 
 def _step(problem: Problem) -> Problem:
-    """What a step of decoding computes: the new tokens alone, whatever the context."""
-    return problem.replace(seqlen_k=problem.seqlen_q, key_lengths=None, query_start=None)
+    """What a step of decoding computes: the new tokens alone, whatever the context; without keys it reads."""
+    p = problem
+    return p.replace(seqlen_k=p.seqlen_q, key_lengths=None, query_start=None) if p.seqlen_k else reading(p)
 
 
 def cost(problem: Problem) -> Cost:
     """Exact counts; operand bytes of a forward call, and its peak where no buffer has to grow on the way.
 
-    In mode ``decode`` a step with the state, which is read and written and independent of the context.
+    In mode ``decode`` a step with the state, which is read and written and independent of the context;
+    without keys it is only read, by every query.
     Without gradients alone: autograd's own bookkeeping is not in a closed form. Buffers grow where a piece is
     larger than one before it, which takes queries or keys both inside and outside of the aligned part.
     """
     decoding = problem.mode == "decode"
+    reads = decoding and problem.seqlen_k == 0
     p = _step(problem) if decoding else problem
     flops, exponentials = _executed(p)
     operand_bytes = peak_bytes = None
@@ -155,12 +159,17 @@ def cost(problem: Problem) -> Cost:
             peak_bytes = tensor_bytes(p)["out"] + total + sum(chain.peak for chain in chains)
     forward, backward = PASSES[p.mode]
     factor = 2 * (forward + 2 * backward)
-    tokens = "(H + G)*n" if decoding else "(H*n + G*m)"
+    tokens = "H*n" if reads else "(H + G)*n" if decoding else "(H*n + G*m)"
+    compulsory = compulsory_bytes(p)
+    if reads:
+        compulsory = tensor_bytes(p)["q"] + tensor_bytes(p)["out"] + state_bytes(p)
+    elif decoding:
+        compulsory += 2 * state_bytes(p)
     return Cost(
-        flops=useful_flops(p),
+        flops=flops if reads else useful_flops(p),
         executed_flops=flops,
         exponentials=exponentials,
-        compulsory_bytes=compulsory_bytes(p) + (2 * state_bytes(p) if decoding else 0),
+        compulsory_bytes=compulsory,
         operand_bytes=operand_bytes,
         peak_bytes=peak_bytes,
         leading={

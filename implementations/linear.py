@@ -135,6 +135,18 @@ def extend(
     return AttentionOutput(out.flatten(1, 2)), state
 
 
+def read(
+    state: LinearState, q: Tensor, *, problem: Problem, params: Mapping[str, Tensor] | None = None
+) -> AttentionOutput:
+    """``φ(q_i) Σ_j φ(k_j)ᵀ v_j / φ(q_i) Σ_j φ(k_j)ᵀ`` over all tokens j of the state, which stays as it is.
+
+    q ``[B, H, T, D]`` → out ``[B, H, T, Dv]``, O(D·Dv) for each query; rows of no tokens give 0.
+    """
+    p = problem
+    k, v = (q.new_empty(p.batch, p.num_kv_heads, 0, width) for width in (p.head_dim, p.head_dim_v))
+    return extend(state, q, k, v, problem=p)[0]
+
+
 def unsupported(problem: Problem) -> list[str]:
     """Refuse a chunk size that is none."""
     chunk_size = problem.option("chunk_size", CHUNK_SIZE)
@@ -174,5 +186,6 @@ IMPLEMENTATION = Implementation(
     options={"chunk_size": CHUNK_SIZE},
     new_state=new_state,
     extend=extend,
+    read=read,
     state_bytes=state_bytes,
 )

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from .problem import Problem
-from .steps import decoded
+from .steps import cache_slots, last_step
 
 if TYPE_CHECKING:
     import sympy
@@ -126,8 +126,10 @@ def from_cache(cost: Callable[[Problem], Cost]) -> Callable[[Problem], Cost]:
     """Let ``cost`` describe, in mode ``decode``, a step that reads a key/value cache (``state.py``).
 
     The core is then asked for what the cache holds, under a causal band no more than the window, and operand
-    bytes include the way of the new keys and values into it: read once, written once. Where rows differ in
-    length they are not stated. Other modes are left as they are.
+    bytes include the way of the new keys and values into it: read once, written once. A chunk that a ring has
+    no free slots for is attended with behind a copy of what the ring keeps: operand bytes and the peak
+    include the copy. Where rows differ in length neither is stated: which slots are gathered and written then
+    goes through index tensors. Other modes are left as they are.
     """
 
     @wraps(cost)
@@ -135,10 +137,18 @@ def from_cache(cost: Callable[[Problem], Cost]) -> Callable[[Problem], Cost]:
         p = problem
         if p.mode != "decode":
             return cost(p)
-        found = cost(decoded(p, in_order=False))
-        alike = len(p.kinds_of_rows()) <= 1
-        new = p.batch * p.num_kv_heads * p.seqlen_q * (p.head_dim + p.head_dim_v) * p.dtype_bytes
-        known = found.operand_bytes is not None and alike
-        return replace(found, operand_bytes=(found.operand_bytes or 0) + 2 * new if known else None)
+        step = last_step(p, in_order=False)
+        found = cost(step.problem)
+        if len(p.kinds_of_rows()) > 1:
+            return replace(found, operand_bytes=None, peak_bytes=None)
+        position = p.batch * p.num_kv_heads * (p.head_dim + p.head_dim_v) * p.dtype_bytes
+        copied = 0 if step.kept is None else position * step.problem.seqlen_k
+        written = position * min(p.seqlen_q, cache_slots(p, p.seqlen_k))
+        moved, peak = found.operand_bytes, found.peak_bytes
+        return replace(
+            found,
+            operand_bytes=None if moved is None else moved + 2 * (copied + written),
+            peak_bytes=None if peak is None else peak + copied,
+        )
 
     return of_step

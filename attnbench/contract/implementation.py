@@ -107,7 +107,10 @@ class Implementation:
     complexity: Complexity
     attention: AttentionFunction
     cost: Callable[[Problem], Cost]
-    """In mode ``decode`` of one step with the state (``cost.from_cache`` where that is the shared cache)."""
+    """In mode ``decode`` of one step with the state (``cost.from_cache`` where that is the shared cache).
+
+    Of an implementation with ``read``, without keys (``seqlen_k`` 0), of reading it.
+    """
     unsupported: Callable[[Problem], list[str]] = _no_limits
     """Limits of shape, with reasons; empty if the problem is fine."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -126,6 +129,13 @@ class Implementation:
     """``extend(state, q, k, v, *, problem, params=None) -> (AttentionOutput, state)``.
 
     The problem is that of the chunk; its ``key_lengths``, if any, count the valid tokens of each row.
+    """
+    read: Callable[..., AttentionOutput] | None = None
+    """``read(state, q, *, problem, params=None) -> AttentionOutput``: attend to all that a state holds and
+    leave it as it is.
+
+    The problem is that of the queries: without keys, under a full mask. Cross-attention then remembers its
+    source in such a state, filled once by ``extend``; without ``read`` in keys and values.
     """
     state_bytes: Callable[[Problem, int], int] | None = None
     """``state_bytes(problem, max_seqlen)``: bytes of that state."""

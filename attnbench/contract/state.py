@@ -16,9 +16,9 @@ from .cache import KeyValueCache
 from .errors import UsageError
 from .implementation import AttentionOutput, Implementation, require_support
 from .problem import Problem
-from .steps import cache_slots, plan_step, window_of
+from .steps import cache_slots, plan_step, reading, window_of
 
-__all__ = ["KeyValueCache", "append", "extend", "keep", "new_state", "state_bytes"]
+__all__ = ["KeyValueCache", "append", "extend", "keep", "new_state", "read", "state_bytes"]
 
 TOKENS_AT_ONCE = 4096
 """Of a chunk without queries, for states that only ``extend`` can fill."""
@@ -128,6 +128,31 @@ def append(
         part = p.replace(seqlen_q=size, seqlen_k=size, key_lengths=valid, query_start=None)
         _, state = extend(implementation, state, q, keys, values, problem=part, params=params)
     return state
+
+
+@torch.no_grad()
+def read(
+    implementation: Implementation,
+    state: Any,
+    q: Tensor,
+    *,
+    problem: Problem,
+    params: Mapping[str, Tensor] | None = None,
+) -> AttentionOutput:
+    """Attend to all that a state holds and add nothing: q ``[B, H, T, D]`` → out ``[B, H, T, Dv]``.
+
+    For implementations that have ``read``. ``problem`` gives batch, heads, widths, dtype, scale and options;
+    no query is hidden anything, whatever the mask.
+
+    Raises:
+        UsageError: queries that do not fit the problem or the state, and what is not supported.
+    """
+    if implementation.read is None:
+        raise UsageError(f"{implementation.name} has no read: it attends to its state only as it extends it")
+    chunk = q.shape[2] if q.ndim == 4 else 0
+    _check(problem, {"q": (q, problem.num_heads, problem.head_dim)}, chunk)
+    asked = require_support(implementation, reading(problem.replace(seqlen_q=chunk)))
+    return implementation.read(state, q, problem=asked, params=params)
 
 
 def keep(state: Any) -> Callable[[], Any]:

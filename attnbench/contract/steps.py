@@ -8,7 +8,7 @@ is a ring buffer of that many slots: position p lies in slot ``p % slots``, over
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .masks import Mask
+from .masks import Full, Mask
 from .problem import Problem
 
 
@@ -66,8 +66,8 @@ def _asked(problem: Problem, starts: Sequence[int], ends: Sequence[int], chunk: 
     )
 
 
-def decoded(problem: Problem, *, in_order: bool) -> Problem:
-    """Return what the core is asked in a step of mode ``decode``; other problems as they are.
+def last_step(problem: Problem, *, in_order: bool) -> Step:
+    """Return the step that a problem of mode ``decode`` stands for; of others the problem as it is.
 
     The state then holds the keys before the queries, row by row. A problem whose queries are not the last of
     their row is none that a state could give, and stays as it is.
@@ -75,7 +75,17 @@ def decoded(problem: Problem, *, in_order: bool) -> Problem:
     p = problem
     ends = [start + p.seqlen_q for start in p.query_starts]
     if p.mode != "decode" or ends != list(p.key_limits) or min(p.query_starts, default=0) < 0:
-        return p
+        return Step(p, None)
     added = [p.seqlen_q] * p.batch
     slots = cache_slots(p, p.seqlen_k)
-    return plan_step(p, slots, p.query_starts, added, p.seqlen_q, in_order=in_order).problem
+    return plan_step(p, slots, p.query_starts, added, p.seqlen_q, in_order=in_order)
+
+
+def decoded(problem: Problem, *, in_order: bool) -> Problem:
+    """Return what the core is asked in that step."""
+    return last_step(problem, in_order=in_order).problem
+
+
+def reading(problem: Problem) -> Problem:
+    """Return what a core is asked that reads its state and adds nothing: queries alone, nothing hidden."""
+    return problem.replace(seqlen_k=0, mask=Full(), key_lengths=None, query_start=None)

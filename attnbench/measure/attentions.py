@@ -9,10 +9,11 @@ from typing import NamedTuple
 import msgspec
 import torch
 
+from attnbench.contract.cost import Cost
 from attnbench.contract.discovery import get_implementation
 from attnbench.contract.implementation import Implementation, level_refusals
 from attnbench.contract.problem import Problem
-from attnbench.contract.steps import decoded
+from attnbench.contract.steps import decoded, reading
 from attnbench.model.builder import MixerBuilder
 from attnbench.model.config import TransformerConfig
 from attnbench.plan.case import Case
@@ -30,12 +31,24 @@ class Attention(NamedTuple):
     def asked(self) -> Problem:
         """What the implementation is asked: while decoding, the step that its state leaves."""
         p = self.problem
-        if p.mode != "decode" or self.place == "cross":
+        if p.mode != "decode":
             return p
+        if self.place == "cross":
+            return p if self.implementation.read is None else reading(p)
         if self.implementation.extend is None and self.implementation.make_mixer is None:
             return decoded(p, in_order=self.implementation.semantics.by_position)
         lengths = None if p.key_lengths is None else (p.seqlen_q,) * p.batch
         return p.replace(seqlen_k=p.seqlen_q, key_lengths=lengths, query_start=None)
+
+    @property
+    def cost(self) -> Cost:
+        """What the implementation states of one layer's call; while decoding, cross-attention adds no key to
+        what it keeps: a state is read, and keys and values are those of a forward pass.
+        """
+        p = self.problem
+        if p.mode == "decode" and self.place == "cross":
+            p = p.replace(mode="fwd") if self.implementation.read is None else self.asked
+        return self.implementation.cost(p)
 
 
 def attentions_of(case: Case) -> tuple[Attention, ...]:

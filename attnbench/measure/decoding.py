@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attnbench.contract.state import append
 from attnbench.model.blocks import CrossingState, TransformerBlock
 from attnbench.model.embeddings import Embeddings
-from attnbench.model.mixer import AttentionMixer, AttentionState, ContextState
+from attnbench.model.mixer import AttentionMixer, AttentionState
 from attnbench.plan.case import Case
 
 from .inputs import draw
@@ -72,9 +72,9 @@ class Context:
         if not isinstance(state, CrossingState):
             return self._fill_own(layer.mixer, state, turn)
         state.mixer = self._fill_own(layer.mixer, state.mixer, turn)
-        cross: ContextState = state.cross
-        cross.keys_values = self._keys_and_values("source", layer.cross, turn, self.case.seqlen_k)
-        cross.lengths = self.source_lengths
+        k, v = self._keys_and_values("source", layer.cross, turn, self.case.seqlen_k)
+        cross: Any = layer.cross
+        state.cross = cross.context_state(k, v, self.source_lengths)
         return state
 
     def _fill_own(self, mixer: Any, state: Any, turn: int) -> Any:

@@ -44,9 +44,9 @@ def executed_flops(workload: Workload, counted: Counts) -> int:
 
 def _stated(workload: Workload, attention: Attention) -> int:
     """Return the FLOPs that the implementation states; a checkpointed layer goes forward once more."""
-    problem = attention.problem
-    problems = [problem, *([problem.replace(mode="fwd")] if workload.case.checkpoint else [])]
-    stated = [attention.implementation.cost(each).executed_flops for each in problems]
+    again = attention._replace(problem=attention.problem.replace(mode="fwd"))
+    attentions = [attention, *([again] if workload.case.checkpoint else [])]
+    stated = [each.cost.executed_flops for each in attentions]
     known = [flops for flops in stated if flops is not None]
     if len(known) < len(stated):
         raise NothingCountedError("the implementation states none for its kernels")
@@ -56,7 +56,7 @@ def _stated(workload: Workload, attention: Attention) -> int:
 def measure_flops(workload: Workload, counted: Counts, unavailable: dict[str, str]) -> Flops:
     """Return the section; what cannot be had goes to ``unavailable``, with the reason."""
     section = Flops()
-    cost = workload.implementation.cost(workload.problem)
+    cost = workload.attentions[0].cost
     if workload.level == "attention":
         # For softmax the closed form is the problem's own, whatever an implementation states.
         softmax = workload.implementation.semantics.name == SOFTMAX.name

@@ -51,6 +51,7 @@ def _defining(implementation: Implementation, plain: bool) -> Implementation:
         attention=partial(_core, implementation.semantics, plain),
         new_state=None,
         extend=None,
+        read=None,
         state_bytes=None,
     )
 

@@ -13,7 +13,7 @@ from attnbench.contract.implementation import Implementation, require_support
 from attnbench.contract.masks import Full
 from attnbench.contract.mixers import MixerConfig
 from attnbench.contract.problem import Problem
-from attnbench.contract.state import extend, new_state
+from attnbench.contract.state import append, extend, new_state, read
 
 from .layers import Linear
 from .lengths import Lengths, row_lengths
@@ -53,16 +53,23 @@ class AttentionState:
 
 @dataclass
 class ContextState:
-    """What cross-attention remembers once it was given its context: keys ``[B, G, Sk, D]``, values
-    ``[B, G, Sk, Dv]``, and how many positions of each row are valid.
+    """What cross-attention remembers once it was given its context, and how many positions of each row are
+    valid: a state of the core's own where the core can ``read`` one, else keys ``[B, G, Sk, D]`` and values
+    ``[B, G, Sk, Dv]``.
     """
 
     batch: int
     keys_values: tuple[Tensor, Tensor] | None = None
+    core: Any = None
     lengths: tuple[int, ...] = ()
 
+    @property
+    def empty(self) -> bool:
+        """Whether no context was given yet."""
+        return self.keys_values is None and self.core is None
+
     def keep(self) -> "Callable[[], ContextState]":
-        """Return what puts it back as it is now; its tensors are never written again."""
+        """Return what puts it back as it is now; what it holds is never written again."""
         saved = dict(vars(self))
 
         def restore() -> ContextState:
@@ -153,20 +160,42 @@ class AttentionMixer(nn.Module):
     def _crossing(self, x: Tensor, context: Context | None, lengths: Lengths | None, state: Any) -> Tensor:
         held: ContextState = state or ContextState(x.shape[0])
         _require_rows(held.batch, x)
-        if held.keys_values is None:
-            k, v, valid = self._read(x.shape[0], context, lengths)
+        found = held
+        if held.empty:
+            k, v, valid = self._keys_and_values(x.shape[0], context, lengths)
+            found = ContextState(held.batch, (k, v), lengths=valid)
+            if state is not None:
+                found = self.context_state(k, v, valid)
         elif context is not None or lengths is not None:
             raise UsageError("context, lengths: the state holds them already, it takes them once")
-        else:
-            (k, v), valid = held.keys_values, held.lengths
         q = self._split(self.q_proj(x), self.config.num_heads)
-        ragged = None if set(valid) <= {k.shape[2]} else valid
-        mode = "decode" if state is not None and q.shape[2] == 1 else "fwd"
-        out = self._attend(q, k, v, mode, key_lengths=ragged)
-        held.keys_values, held.lengths = (k, v), valid
+        out = self._attend_to(found, q, "decode" if state is not None and q.shape[2] == 1 else "fwd")
+        vars(held).update(vars(found))
         return out
 
-    def _read(
+    def context_state(self, k: Tensor, v: Tensor, lengths: tuple[int, ...]) -> ContextState:
+        """What cross-attention remembers of keys ``[B, G, Sk, D]`` and values ``[B, G, Sk, Dv]`` of which
+        ``lengths[b]`` are valid.
+        """
+        batch, seqlen = k.shape[0], k.shape[2]
+        if self.implementation.read is None:
+            return ContextState(batch, (k, v), lengths=lengths)
+        problem = self.problem(batch, seqlen, seqlen, key_lengths=lengths)
+        empty = new_state(self.implementation, problem.replace(device=k.device.type), seqlen)
+        params = self._parameters_of_core()
+        core = append(self.implementation, empty, k, v, problem=problem, params=params)
+        return ContextState(batch, core=core, lengths=lengths)
+
+    def _attend_to(self, held: ContextState, q: Tensor, mode: str) -> Tensor:
+        if held.keys_values is not None:
+            k, v = held.keys_values
+            ragged = None if set(held.lengths) <= {k.shape[2]} else held.lengths
+            return self._attend(q, k, v, mode, key_lengths=ragged)
+        problem = self.problem(q.shape[0], q.shape[2], 0, mode)
+        params = self._parameters_of_core()
+        return read(self.implementation, held.core, q, problem=problem, params=params).out
+
+    def _keys_and_values(
         self, batch: int, context: Context | None, lengths: Lengths | None
     ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
         """Return keys and values of the context, and how many of them are valid in each row."""

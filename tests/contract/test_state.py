@@ -12,8 +12,8 @@ from attnbench.contract.errors import UsageError
 from attnbench.contract.implementation import Implementation
 from attnbench.contract.masks import Causal, Full, SlidingWindow
 from attnbench.contract.problem import Problem
-from attnbench.contract.state import append, extend, keep, new_state, state_bytes
-from attnbench.contract.steps import decoded, plan_step
+from attnbench.contract.state import append, extend, keep, new_state, read, state_bytes
+from attnbench.contract.steps import decoded, plan_step, reading
 from attnbench.measure.inputs import make_inputs
 
 FIVE = find_implementations()
@@ -238,6 +238,46 @@ def test_nothing_is_recorded():
     output, state = extend(NAIVE, state, q, k, v, problem=problem)
     assert not output.out.requires_grad
     assert not state.k.requires_grad
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [("float64", 1e-12), ("float32", 1e-5)])
+def test_reading_a_state_is_attending_to_all_that_it_holds(dtype, atol):
+    linear = FIVE["linear"]
+    whole = Problem(seqlen_q=7, seqlen_k=20, **FORM, mask=Full(), dtype=dtype, key_lengths=(20, 0))
+    inputs = make_inputs(whole, seed=0)
+    q, k, v = (inputs[name] for name in "qkv")
+    expected = linear.attention(q, k, v, problem=whole).out
+    state = new_state(linear, whole, 20)
+    for part, counts in ((slice(0, 12), (12, 0)), (slice(12, 20), (8, 0))):
+        size = part.stop - part.start
+        chunk = whole.replace(seqlen_q=size, seqlen_k=size, key_lengths=counts)
+        state = append(linear, state, k[:, :, part], v[:, :, part], problem=chunk)
+    sums = state.sums.clone()
+    for mask in (Full(), Causal()):
+        out = read(linear, state, q, problem=whole.replace(mask=mask)).out
+        torch.testing.assert_close(out, expected, rtol=0, atol=atol)
+    assert torch.equal(out[1], torch.zeros_like(out[1])), "a row of no tokens"
+    assert torch.equal(state.sums, sums)
+    assert state.lengths == (20, 0)
+
+
+def test_what_cannot_be_read_is_refused():
+    problem = Problem(seqlen_q=1, **FORM)
+    state, _ = filled(FIVE["linear"], problem, 3)
+    q, _, _ = tokens(problem, 1)
+    with pytest.raises(UsageError, match="naive has no read: it attends to its state only as it extends it"):
+        read(NAIVE, new_state(NAIVE, problem, 3), q, problem=problem)
+    with pytest.raises(UsageError, match=r"q: float32 \[2, 4, 1, 8\] is needed, not float32 \[2, 4, 1, 7\]"):
+        read(FIVE["linear"], state, q[..., :7], problem=problem)
+    with pytest.raises(UsageError, match="state: made for 2 rows, the chunk has 1"):
+        read(FIVE["linear"], state, q[:1], problem=problem.replace(batch=1))
+    with pytest.raises(UsageError, match="linear does not support scale"):
+        read(FIVE["linear"], state, q, problem=problem.replace(scale=2.0))
+
+
+def test_what_is_asked_of_a_core_that_reads_its_state():
+    step = Problem(seqlen_q=2, seqlen_k=30, **FORM, key_lengths=(30, 4), query_start=(28, 2), mode="decode")
+    assert reading(step) == Problem(seqlen_q=2, seqlen_k=0, **FORM, mask=Full(), mode="decode")
 
 
 def test_a_negative_length_is_refused():

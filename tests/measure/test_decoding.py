@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from attnbench.contract.errors import UsageError
 from attnbench.contract.state import state_bytes
+from attnbench.contract.steps import reading
 from attnbench.measure.counting import count_call
 from attnbench.measure.decoding import filled_state
 from attnbench.measure.inputs import draw
@@ -176,6 +177,50 @@ def test_state_bytes_of_a_model_are_those_of_its_layers() -> None:
     assert held_bytes("naive", 30, level="model", preset="tiny-translator") == 2 * 2 * cache
     assert held_bytes("naive", 30, level="block", preset="tiny-translator") == 2 * cache
     assert held_bytes(LSTM, 30, level="model", preset="tiny") == 2 * 2 * 2 * 32 * 4
+
+
+@pytest.mark.parametrize("key_lengths", [None, (30, 9)])
+def test_linear_holds_sums_of_target_and_source(key_lengths: tuple[int, ...] | None) -> None:
+    sums = 2 * 4 * 8 * (8 + 1) * 4
+    form: dict[str, Any] = {"preset": "tiny-translator", "key_lengths": key_lengths}
+    assert held_bytes("linear", 30, level="model", **form) == 2 * 2 * sums
+    assert held_bytes("linear", 30, level="block", **form) == 2 * sums
+
+
+@pytest.mark.parametrize("level", ["block", "model"])
+def test_a_step_of_linear_takes_the_same_however_long_the_source(level: str) -> None:
+    short, long = (
+        predict_counts(case("linear", level=level, preset="tiny-translator", seqlen_k=n)) for n in (200, 2000)
+    )
+    assert (short.flops, short.operand_bytes) == (long.flops, long.operand_bytes)
+    assert short.call_peak_bytes - short.resident_bytes == long.call_peak_bytes - long.resident_bytes
+
+
+@pytest.mark.parametrize("seqlen_q", [1, 3])
+@pytest.mark.parametrize("implementation", ["naive", "sdpa", "linear"])
+def test_counts_of_a_layer_s_step_are_those_of_its_attentions(implementation: str, seqlen_q: int) -> None:
+    """Of tiny-translator, 32 wide: queries are projected twice, keys and values of new tokens once."""
+    of = case(implementation, level="block", preset="tiny-translator", seqlen_q=seqlen_q)
+    workload = build_workload(of)
+    stated = sum(one.cost.executed_flops or 0 for one in workload.attentions)
+    projections = (4 + 2) * 2 * 2 * seqlen_q * 32 * 32
+    assert count_call(workload).mixer_flops == stated + projections
+
+
+def test_what_is_stated_of_cross_attention_while_decoding() -> None:
+    """No key is added: a state of sums is read; keys and values are attended to, none is written."""
+    for implementation in ("linear", "sdpa", "naive"):
+        of = case(implementation, level="block", preset="tiny-translator", key_lengths=(30, 9))
+        one = next(one for one in build_workload(of, fake=True).attentions if one.place == "cross")
+        if implementation == "linear":
+            assert one.asked == reading(one.problem)
+            assert one.cost.flops == one.cost.executed_flops == 2 * 8 * 9 * 2 * 4
+            assert one.cost.compulsory_bytes == 4 * 2 * 4 * (8 + 8 + 8 * 9)
+        else:
+            assert one.asked == one.problem
+            assert one.cost == one.implementation.cost(one.problem.replace(mode="fwd"))
+            assert one.cost.flops == 4 * 8 * 4 * (30 + 9)
+            assert one.cost.compulsory_bytes == 4 * 4 * 8 * (2 * 2 + 2 * (30 + 9))
 
 
 @pytest.mark.parametrize("level", ["attention", "block", "model"])

@@ -90,13 +90,48 @@ def test_a_context_is_read_once_and_remembered(name, as_mask):
     torch.testing.assert_close(whole[1:], alone, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("dtype", "atol"), [("float64", 1e-12), ("float32", 1e-5)])
+@pytest.mark.parametrize("lengths", [None, [300, 7], [300, 0]], ids=["whole", "ragged", "empty"])
 @torch.no_grad()
-def test_restoring_an_empty_state_forgets_the_context():
-    mixer = make(cross=True)
+def test_linear_remembers_sums_of_its_context_and_no_keys(lengths, dtype, atol):
+    mixer = make("linear", cross=True, dtype=dtype, head_dim_v=5)
+    x, context = drawn(2, 6, 24).to(mixer.q_proj.weight.dtype), drawn(2, 300, 24, seed=1)
+    context = context.to(x.dtype)
+    whole, _ = mixer(x, context, lengths)
+    state = mixer.new_state(2, 6)
+    pieces = [mixer(x[:, :3], context, lengths, state)[0]]
+    assert state.keys_values is None
+    assert state.core.sums.shape == (2, 2, 6, 6)
+    assert state.lengths == state.core.lengths == tuple(lengths or [300, 300])
+    sums, restore = state.core.sums.clone(), keep(state)
+    for _ in range(2):
+        assert restore() is state
+        rest = [mixer(x[:, t : t + 1], state=state)[0] for t in range(3, 6)]
+        torch.testing.assert_close(torch.cat([*pieces, *rest], dim=1), whole, rtol=0, atol=atol)
+    assert torch.equal(state.core.sums, sums)
+
+
+@torch.no_grad()
+def test_a_core_that_cannot_read_its_state_keeps_keys_and_values():
+    mixer = make("linear", cross=True)
+    mixer.implementation = dataclasses.replace(mixer.implementation, read=None)
+    state = mixer.new_state(2, 6)
+    mixer(drawn(2, 1, 24), drawn(2, 9, 24, seed=1), state=state)
+    assert state.core is None
+    assert [tuple(each.shape) for each in state.keys_values] == [(2, 2, 9, 6)] * 2
+
+
+@pytest.mark.parametrize("name", ["naive", "linear"])
+@torch.no_grad()
+def test_restoring_an_empty_state_forgets_the_context(name):
+    mixer = make(name, cross=True)
     state = mixer.new_state(1, 4)
     restore = keep(state)
+    assert state.empty
     first, _ = mixer(drawn(1, 1, 24), drawn(1, 3, 24, seed=1), state=state)
+    assert not state.empty
     assert restore() is state
+    assert state.empty
     again, _ = mixer(drawn(1, 1, 24), drawn(1, 3, 24, seed=1), state=state)
     assert torch.equal(first, again)
 
@@ -126,7 +161,7 @@ def test_a_context_is_refused_where_it_does_not_belong():
     mixer.implementation = plain
     with pytest.raises(UsageError, match="naive does not support key-lengths"):
         mixer(x, x, [3, 1], state)
-    assert state.keys_values is None
+    assert state.empty
     mixer(x, x, state=state)
     for again in ({"context": x}, {"lengths": [1, 1]}):
         with pytest.raises(UsageError, match="context, lengths: the state holds them already"):
