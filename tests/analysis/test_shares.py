@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from attnbench.analysis.metrics import FLOPS_SHARE, LATENCY_SHARE, MEMORY_SHARE, METRICS, SHARES, STATE_MEMORY
@@ -8,7 +10,7 @@ from attnbench.analysis.summary import summarize
 from tests.analysis.synthetic import make_record, make_run, quick_run
 from tests.analysis.synthetic_models import SEQLENS, SLOPES, share_of, transformers_run
 
-MODEL = {"level": "model", "preset": "small-decoder"}
+MODEL: dict[str, Any] = {"level": "model", "preset": "small-decoder"}
 
 
 def rows(*records):
@@ -89,7 +91,7 @@ def test_changes_run_from_the_shortest_length_to_the_longest(transformers):
 
 def test_the_steepest_is_of_a_whole_model_forward_even_where_others_are_steeper():
     def pair(level, last, mode="fwd"):
-        keys = {"level": level, "preset": "tiny", "mode": mode}
+        keys: dict[str, Any] = {"level": level, "preset": "tiny", "mode": mode}
         return [
             make_record("naive", n, shares=(share, 0.1, 0.1), **keys)
             for n, share in ((128, 0.1), (1024, last))

@@ -294,7 +294,8 @@ def test_the_kernel_in_a_model_is_predicted_and_its_flops_are_counted() -> None:
         counts[name] = count_call(workload), workload
     counted, workload = counts["sliding-window"]
     naive, _ = counts["naive"]
-    layers, cost = len(workload.module.decoder.layers), WINDOW.cost(workload.problem)
+    module: Any = workload.module
+    layers, cost = len(module.decoder.layers), WINDOW.cost(workload.problem)
     assert counted.operators.count("attnbench.flash_forward") == layers
     attention_flops = layers * (NAIVE.cost(workload.problem).executed_flops or 0)
     assert counted.flops == naive.flops - attention_flops, "no counter sees into the kernel"

@@ -52,7 +52,7 @@ def test_attention_keeps_tokens_and_width(suites: dict[str, Suite]) -> None:
 
 def test_transformers_has_every_architecture_mode_and_implementation(suites: dict[str, Suite]) -> None:
     cases = suites["transformers"].cases
-    found = Counter(
+    found: Counter[tuple[str, ...]] = Counter(
         (case.level, case.config().architecture, case.mode, case.implementation) for case in cases
     )
     for level in ("block", "model"):
