@@ -89,6 +89,8 @@ def extend(
     in_order = implementation.semantics.by_position
     asked, kept = plan_step(p, state.slots, state.lengths, added, chunk, in_order=in_order)
     require_support(implementation, asked)
+    if asked.seqlen_k == 0:  # no row has seen a token, so no query sees one
+        return _nothing_seen(q, p.head_dim_v), state
     if kept is None:
         state.write(k, v, added)
         output = implementation.attention(q, *state.first(asked.seqlen_k), problem=asked, params=params)
@@ -182,6 +184,13 @@ def keep(state: Any) -> Callable[[], Any]:
         return restore_fields
     copy = deepcopy(state)
     return lambda: deepcopy(copy)
+
+
+def _nothing_seen(q: Tensor, head_dim_v: int) -> AttentionOutput:
+    """Return what queries get that see no key: zeros, and -inf as the log of an empty sum."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    empty = torch.full(q.shape[:3], -torch.inf, dtype=wide, device=q.device)
+    return AttentionOutput(q.new_zeros(*q.shape[:3], head_dim_v), empty)
 
 
 def _added(problem: Problem, k: Tensor, v: Tensor) -> tuple[int, ...]:

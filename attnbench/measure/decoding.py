@@ -44,7 +44,7 @@ def position_tables(module: nn.Module, case: Case) -> tuple[Tensor, ...]:
     like = next(module.parameters()).detach()
     zero = (0,) * case.batch
     rotary = {
-        part.table: part.table.rows(zero, case.seqlen_k, like, horizon=case.seqlen_k)
+        part.table: part.table.rows(zero, case.seqlen_k, like)
         for part in module.modules()
         if isinstance(part, AttentionMixer) and part.table is not None
     }

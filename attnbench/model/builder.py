@@ -145,7 +145,9 @@ class MixerBuilder:
         self.core = _implementation(implementation)
         rotary = config.position == "rope"
         self.table = (
-            RotaryPositions(config.head_dim, config.rope_base, config.rope_scaling) if rotary else None
+            RotaryPositions(config.head_dim, config.rope_base, config.rope_scaling, config.max_seqlen)
+            if rotary
+            else None
         )
         self.cross_core = self._cross_core() if config.architecture == "encoder-decoder" else None
         self.cross_name = None if self.cross_core is None else self.cross_core.name

@@ -44,7 +44,8 @@ class TransformerConfig:
     derived number afterwards: ``num_kv_heads = num_heads``, ``head_dim = dim // num_heads``, ``head_dim_v =
     head_dim``, ``ffn_dim = 4 * dim``, ``num_encoder_layers = num_layers`` and ``source_vocab_size =
     vocab_size`` (encoder-decoder). ``max_seqlen`` is the longest sequence: the rows of a learned position
-    table, and what an implementation's own learned parts are made for; nothing else is bounded by it.
+    table, what an implementation's own learned parts are made for, and the length that ``dynamic`` and
+    ``longrope`` frequencies follow; nothing else is bounded by it.
     ``vocab_size = 0`` is a model without tokens: embeddings ``[B, S, dim]`` go in, features come out.
 
     Embeddings. ``position``: ``sinusoidal`` and ``learned`` are added to the embeddings, ``rope`` rotates q

@@ -16,12 +16,14 @@ from .lengths import Lengths
 class TransformerState:
     """What a decoding model remembers: a state for each layer, and how many positions each row has filled.
 
-    ``source_lengths`` are those of the source that cross-attention has read, None before it did.
+    ``form`` is that of the model which made it: another one's layers have other states. ``source_lengths``
+    are those of the source that cross-attention has read, None before it did.
     """
 
     layers: list[Any]
     lengths: tuple[int, ...]
     max_seqlen: int
+    form: object
     source_lengths: tuple[int, ...] | None = None
 
 
@@ -44,11 +46,13 @@ def generate_tokens(
     """Tokens ``[B, max_new_tokens]`` after the ``valid[b]`` first ones of each row of ``prompt [B, S]``.
 
     Raises:
-        UsageError: a negative number or temperature, a chunk size below 1.
+        UsageError: a number or temperature that cannot be, a chunk size below 1.
     """
-    _check(max_new_tokens, temperature, chunk_size)
-    if max_new_tokens == 0:
-        return prompt.new_zeros(len(prompt), 0)
+    _require_whole("chunk_size", 1 if chunk_size is None else chunk_size, least=1)
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not temperature >= 0:
+        raise UsageError(f"temperature: at least 0, not {temperature!r}")
+    if not max_new_tokens or not len(prompt):
+        return prompt.new_zeros(len(prompt), max_new_tokens)
     state = make_state()
     last = _read_prompt(features_of, prompt, valid, state, chunk_size or max(prompt.shape[1], 1))
     chosen: list[Tensor] = []
@@ -67,13 +71,22 @@ def generate_tokens(
         last = features_of(token, None, state)[:, -1]
 
 
-def _check(max_new_tokens: int, temperature: float, chunk_size: int | None) -> None:
-    if max_new_tokens < 0:
-        raise UsageError(f"max_new_tokens: at least 0, not {max_new_tokens}")
-    if not temperature >= 0:
-        raise UsageError(f"temperature: at least 0, not {temperature}")
-    if chunk_size is not None and chunk_size < 1:
-        raise UsageError(f"chunk_size: at least 1, not {chunk_size}")
+def check_generation(max_new_tokens: int, end_token: int | None, vocab_size: int) -> None:
+    """Refuse what says nothing about how far to go.
+
+    Raises:
+        UsageError: no whole number of tokens, an end token that is none, or a model without tokens.
+    """
+    if not vocab_size:
+        raise UsageError("generate: a model without a vocabulary has no tokens to give")
+    _require_whole("max_new_tokens", max_new_tokens, least=0)
+    if end_token is not None and not (type(end_token) is int and 0 <= end_token < vocab_size):
+        raise UsageError(f"end_token: from 0 to {vocab_size - 1}, not {end_token!r}")
+
+
+def _require_whole(name: str, value: object, *, least: int) -> None:
+    if type(value) is not int or value < least:
+        raise UsageError(f"{name}: a whole number of at least {least}, not {value!r}")
 
 
 def _read_prompt(
@@ -99,5 +112,7 @@ def _choose(logits: Tensor, temperature: float, generator: torch.Generator | Non
     """One token a row, ``[B, 1]``, from logits ``[B, vocab]``."""
     if temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)
-    weights = torch.softmax(logits.float() / temperature, dim=-1)
+    # From the maximum down, in float64: however small the temperature, no logit overflows.
+    wide = logits.double()
+    weights = torch.softmax((wide - wide.amax(dim=-1, keepdim=True)) / temperature, dim=-1)
     return torch.multinomial(weights, 1, generator=generator)

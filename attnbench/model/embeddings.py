@@ -48,6 +48,8 @@ class Embeddings(nn.Module):
         Raises:
             UsageError: another shape, type or range.
         """
+        if not isinstance(tokens, Tensor):
+            raise UsageError(f"{self.name}: a tensor is needed, not {type(tokens).__name__}")
         if not self.vocab_size:
             dim = self.config.dim
             if tokens.ndim != 3 or tokens.shape[2] != dim or not tokens.is_floating_point():
@@ -59,6 +61,11 @@ class Embeddings(nn.Module):
         if tokens.ndim != 2:
             raise UsageError(_wanted(self.name, tokens))
         _check_indices(self.name, tokens, self.vocab_size)
+        assert self.token is not None
+        if tokens.device != self.token.weight.device:
+            raise UsageError(
+                f"{self.name}: on {tokens.device}, and the model is on {self.token.weight.device}"
+            )
 
     def forward(
         self, tokens: Tensor, starts: tuple[int, ...], end: int, segments: Tensor | None = None
@@ -87,8 +94,9 @@ class Embeddings(nn.Module):
         if segments is None:
             first: Tensor = self.segment.weight[0]
             return first
-        if segments.shape != tokens.shape[:2]:
-            raise UsageError(f"segments: {list(tokens.shape[:2])} are needed, not {list(segments.shape)}")
+        if not isinstance(segments, Tensor) or segments.shape != tokens.shape[:2]:
+            came = list(segments.shape) if isinstance(segments, Tensor) else type(segments).__name__
+            raise UsageError(f"segments: a tensor {list(tokens.shape[:2])} is needed, not {came}")
         _check_indices("segments", segments, self.config.num_segments)
         found: Tensor = self.segment(segments)
         return found

@@ -1,6 +1,7 @@
 """Lengths of the rows of a padded batch: whatever a caller gives in, checked whole numbers out."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,11 @@ def row_lengths(
         return (longest,) * batch
     if isinstance(lengths, Tensor) and lengths.dtype == torch.bool:
         return _lengths_of_mask(lengths, batch, longest, name)
-    values = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    values: Any = lengths
+    if isinstance(lengths, Tensor):
+        values = lengths.tolist()
+    elif isinstance(lengths, Sequence):
+        values = list(lengths)
     whole = isinstance(values, list) and all(type(n) is int and 0 <= n <= longest for n in values)
     if not whole or len(values) != batch:
         raise UsageError(
@@ -41,8 +46,10 @@ def _lengths_of_mask(mask: Tensor, batch: int, longest: int, name: str) -> tuple
             f"{name}: a padding mask of shape {[batch, longest]} is needed, not {list(mask.shape)}"
         )
     counts = mask.sum(dim=1)
-    if not torch.equal(mask, torch.arange(longest, device=mask.device) < counts.unsqueeze(1)):
+    wrong = (mask != (torch.arange(longest, device=mask.device) < counts.unsqueeze(1))).any(dim=1)
+    if wrong.any():
         raise UsageError(
-            f"{name}: a padding mask is true first and false after, rows are padded at their end"
+            f"{name}: a padding mask is true first and false after, rows are padded at their end; "
+            f"row {int(wrong.nonzero()[0])} has padding before a valid position"
         )
     return tuple(counts.tolist())

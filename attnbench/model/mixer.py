@@ -151,6 +151,8 @@ class AttentionMixer(nn.Module):
             UsageError: a context where there is none or none where one is needed, shapes or lengths that do
                 not fit it or the state, and what the implementation does not support.
         """
+        if x.ndim != 3 or x.shape[2] != self.config.dim:
+            raise UsageError(f"x: [batch, seqlen, {self.config.dim}] is needed, not {list(x.shape)}")
         with torch.set_grad_enabled(torch.is_grad_enabled() and state is None):
             mix = self._crossing if self.config.cross else self._self_attending
             out = mix(x, context, lengths, state)
@@ -230,8 +232,8 @@ class AttentionMixer(nn.Module):
         k = self._split(self.k_proj(x), self.config.num_kv_heads)
         v = self._split(self.v_proj(x), self.config.num_kv_heads)
         if self.table is not None:
-            starts, horizon = ((0,) * batch, None) if state is None else (state.lengths, state.max_seqlen)
-            rows = self.table.rows(starts, seqlen, like=x, horizon=horizon)
+            starts = (0,) * batch if state is None else state.lengths
+            rows = self.table.rows(starts, seqlen, like=x)
             q, k = rotate(q, rows), rotate(k, rows)
         if state is None:
             return self._attend(q, k, v, "fwd", key_lengths=ragged)

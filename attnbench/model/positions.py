@@ -75,12 +75,11 @@ class PositionTable:
         self._make = make
         self._table: Tensor | None = None
 
-    def rows(self, starts: Sequence[int], length: int, like: Tensor, horizon: int | None = None) -> Tensor:
+    def rows(self, starts: Sequence[int], length: int, like: Tensor) -> Tensor:
         """Rows ``start … start + length - 1`` of each batch row, on the device of ``like``.
 
         ``[length, width]`` where all ``starts`` are equal, else ``[B, length, width]``; float64 if ``like``
-        is, else float32. ``horizon`` is the length of the sequence that the rows belong to, for tables that
-        follow it.
+        is, else float32.
         """
         first, last = min(starts, default=0), max(starts, default=0)
         table = self._grown(last + length, like)
@@ -106,30 +105,16 @@ class PositionTable:
 
 
 class RotaryPositions(PositionTable):
-    """``rotary_table`` of one head width, base and scaling.
+    """``rotary_table`` of one head width, base and scaling, for sequences of up to ``seqlen``.
 
-    A scaling that follows the length has one table for each: that of ``horizon``, by default the end of the
-    longest row. Decoding gives the length its state is made for, so that keys which were rotated earlier and
-    queries that come later are turned by the same frequencies.
+    A scaling that follows the length follows ``seqlen``, not the sequence at hand: keys that were rotated
+    earlier, queries that come later, and rows with padding behind them are turned by the same frequencies.
     """
 
-    def __init__(self, head_dim: int, base: float, scaling: RopeScaling | None = None) -> None:
-        super().__init__(partial(rotary_table, head_dim=head_dim, base=base, scaling=scaling))
-        self._of_length = self._make
-        self._scaling = scaling
-        self._seqlen = 0
-
-    def rows(self, starts: Sequence[int], length: int, like: Tensor, horizon: int | None = None) -> Tensor:
-        """The rows, of the table for sequences of length ``horizon``."""
-        if self._scaling is not None and self._scaling.follows_length:
-            end = max(starts, default=0) + length
-            self._follow(max(end if horizon is None else horizon, self._scaling.original_max_seqlen))
-        return super().rows(starts, length, like)
-
-    def _follow(self, seqlen: int) -> None:
-        if seqlen != self._seqlen:
-            self._seqlen, self._table = seqlen, None
-            self._make = partial(self._of_length, seqlen=seqlen)
+    def __init__(
+        self, head_dim: int, base: float, scaling: RopeScaling | None = None, seqlen: int = 0
+    ) -> None:
+        super().__init__(partial(rotary_table, head_dim=head_dim, base=base, scaling=scaling, seqlen=seqlen))
 
 
 def _kind(tensor: Tensor) -> tuple[object, ...]:

@@ -20,12 +20,15 @@ _NEEDS_ORIGINAL = ("dynamic", "llama3", "yarn", "longrope")
 class RopeScaling:
     """How rotary frequencies ``base^(-2i/D)`` change for long contexts.
 
-    ``linear`` divides all by ``factor`` (arXiv 2306.15595). ``dynamic`` raises the base with the length once
+    ``linear`` divides all by ``factor`` (arXiv 2306.15595). ``dynamic`` raises the base with the length where
     that passes ``original_max_seqlen`` (NTK-aware). ``llama3`` divides slow ones, keeps fast ones, and goes
     over smoothly between ``low_freq_factor`` and ``high_freq_factor`` turns in the original context (arXiv
     2407.21783). ``yarn`` ramps between both over ``beta_slow`` to ``beta_fast`` turns and multiplies the
     table by ``attention_factor`` (arXiv 2309.00071). ``longrope`` divides each frequency by its own
     ``short_factor``, or by its ``long_factor`` beyond the original context (arXiv 2402.13753).
+
+    ``dynamic`` and ``longrope`` follow the config's ``max_seqlen``, one length for every call: frequencies
+    that followed the sequence at hand would turn keys in a decoding state otherwise than the queries to come.
 
     ``attention_factor`` is that of yarn and longrope; None derives it from ``factor`` (for yarn with
     ``mscale`` over ``mscale_all_dim`` where both are given).

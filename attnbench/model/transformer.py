@@ -10,17 +10,22 @@ positions, and what comes out at padding is finite and means nothing. A row of l
 gradient unless its own outputs are in the loss. There is no dropout.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _IncompatibleKeys
 
 from attnbench.contract.errors import UsageError
 
 from .blocks import MixerFactory, Stack
 from .config import TransformerConfig
-from .decoding import TransformerState, generate_tokens
+from .decoding import TransformerState, check_generation, generate_tokens
 from .embeddings import Embeddings
 from .layers import LinearHead, MaskedLanguageHead
 from .lengths import Lengths, row_lengths
+from .state_dicts import load_weights
 
 
 class Transformer(nn.Module):
@@ -58,13 +63,56 @@ class Transformer(nn.Module):
         out: Tensor = self.head(features, token.weight)
         return out
 
-    def _new_state(self, decoder: Stack, batch: int, max_seqlen: int) -> TransformerState:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load weights, all of them or none.
+
+        Raises:
+            UsageError: keys that are missing, extra or misshaped, all listed, unless ``strict`` is off.
+        """
+        if not strict or assign:
+            return super().load_state_dict(state_dict, strict, assign)
+        load_weights(self, state_dict)
+        return _IncompatibleKeys([], [])
+
+    def _new_state(
+        self, decoder: Stack, batch: int, max_seqlen: int, name: str = "max_seqlen"
+    ) -> TransformerState:
+        for size, value in (("batch", batch), (name, max_seqlen)):
+            if type(value) is not int or value < 0:
+                raise UsageError(f"{size}: a whole number of at least 0, not {value!r}")
         if self.config.position == "learned" and max_seqlen > self.config.max_seqlen:
             raise UsageError(
-                f"max_seqlen: the learned positions end at {self.config.max_seqlen}, "
-                f"{max_seqlen} were asked for"
+                f"{name}: the learned positions end at {self.config.max_seqlen}, {max_seqlen} were asked for"
             )
-        return TransformerState(decoder.new_states(batch, max_seqlen), (0,) * batch, max_seqlen)
+        states = decoder.new_states(batch, max_seqlen)
+        return TransformerState(states, (0,) * batch, max_seqlen, self._form())
+
+    def _form(self) -> tuple[object, ...]:
+        """What a state has to be made for, to be this model's."""
+        return self.config, self.implementation, self.cross_implementation
+
+    def _spans(
+        self, state: TransformerState | None, valid: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Where each row's new tokens begin and end, given how many there are.
+
+        Raises:
+            UsageError: the state is none of this model's, or made for another batch or for fewer positions.
+        """
+        if state is None:
+            return (0,) * len(valid), valid
+        if not isinstance(state, TransformerState):
+            raise UsageError(f"state: what new_state gives is needed, not {type(state).__name__}")
+        if state.form != self._form():
+            raise UsageError("state: made by a model of another config or implementation")
+        if len(state.lengths) != len(valid):
+            raise UsageError(f"state: made for {len(state.lengths)} rows, tokens have {len(valid)}")
+        ends = tuple(start + count for start, count in zip(state.lengths, valid, strict=True))
+        if max(ends, default=0) > state.max_seqlen:
+            raise UsageError(f"state: made for {state.max_seqlen} positions, {max(ends)} are needed")
+        return state.lengths, ends
 
 
 class DecoderOnly(Transformer):
@@ -110,7 +158,7 @@ class DecoderOnly(Transformer):
         self.embeddings.check(tokens)
         batch, seqlen = tokens.shape[:2]
         valid = row_lengths(lengths, batch, seqlen)
-        starts, ends = spans(state, valid)
+        starts, ends = self._spans(state, valid)
         x = self.embeddings(tokens, starts, max(ends, default=0))
         hidden = None if lengths is None else valid
         features: Tensor = self.decoder(x, hidden, None if state is None else state.layers)
@@ -140,15 +188,18 @@ class DecoderOnly(Transformer):
             UsageError: an empty prompt row, a negative number or temperature, and what ``forward`` refuses.
         """
         self.embeddings.check(tokens)
+        check_generation(max_new_tokens, end_token, self.config.vocab_size)
         batch, seqlen = tokens.shape
         valid = row_lengths(lengths, batch, seqlen)
         if min(valid, default=1) < 1:
-            raise UsageError("tokens: every row of a prompt needs at least one token")
+            raise UsageError(
+                f"tokens: every row of a prompt needs at least one token, row {valid.index(0)} has none"
+            )
         longest = max(valid, default=0) + max(max_new_tokens - 1, 0)
         return generate_tokens(
             lambda piece, counts, state: self.features(piece, counts, state),
             self.logits,
-            lambda: self.new_state(batch, longest),
+            lambda: self._new_state(self.decoder, batch, longest, "tokens and max_new_tokens"),
             tokens,
             valid,
             max_new_tokens,
@@ -269,11 +320,12 @@ class EncoderDecoder(Transformer):
         self.target_embeddings.check(target)
         batch, seqlen = target.shape[:2]
         valid = row_lengths(target_lengths, batch, seqlen, name="target_lengths")
-        starts, ends = spans(state, valid)
+        starts, ends = self._spans(state, valid)
         memory = counts = held = None
         if source is not None:
             if state is not None and state.source_lengths is not None:
                 raise UsageError("source: the state holds one already; give None")
+            self.source_embeddings.check(source)
             if len(source) != batch:
                 raise UsageError(f"source: {batch} rows are needed, as in target, not {len(source)}")
             memory = self.encode(source, source_lengths)
@@ -312,6 +364,7 @@ class EncoderDecoder(Transformer):
             UsageError: a negative number or temperature, and what ``forward`` refuses.
         """
         self.source_embeddings.check(tokens)
+        check_generation(max_new_tokens, end_token, self.config.vocab_size)
         batch = len(tokens)
         row_lengths(lengths, batch, tokens.shape[1])
         begin = torch.full((batch, 1), self.config.start_token, dtype=torch.int64, device=tokens.device)
@@ -323,7 +376,7 @@ class EncoderDecoder(Transformer):
         return generate_tokens(
             features,
             self.logits,
-            lambda: self.new_state(batch, max(max_new_tokens, 1)),
+            lambda: self._new_state(self.decoder, batch, max_new_tokens, "max_new_tokens"),
             begin,
             (1,) * batch,
             max_new_tokens,
@@ -348,18 +401,3 @@ def encoded(
     x = embeddings(tokens, (0,) * batch, max(valid, default=0), segments)
     features: Tensor = encoder(x, None if lengths is None else valid)
     return features
-
-
-def spans(state: TransformerState | None, valid: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where each row's new tokens begin and end, given how many there are.
-
-    Raises:
-        UsageError: the state is made for another batch or for fewer positions.
-    """
-    starts = (0,) * len(valid) if state is None else state.lengths
-    if len(starts) != len(valid):
-        raise UsageError(f"state: made for {len(starts)} rows, tokens have {len(valid)}")
-    ends = tuple(start + count for start, count in zip(starts, valid, strict=True))
-    if state is not None and max(ends, default=0) > state.max_seqlen:
-        raise UsageError(f"state: made for {state.max_seqlen} positions, {max(ends)} are needed")
-    return starts, ends

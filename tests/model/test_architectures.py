@@ -143,6 +143,24 @@ def test_a_target_in_pieces_equals_one_pass(name: str, position: str, pieces: li
         assert (state.lengths, state.source_lengths) == ((7,) * 3, tuple(SOURCE_LENGTHS))
 
 
+@pytest.mark.parametrize("name", [*EXACT, "sdpa-math", "sdpa-flash", "linear"])
+@torch.no_grad()
+def test_targets_of_different_lengths_in_pieces_equal_one_pass(name: str) -> None:
+    model = translator(name)
+    tolerance = 1e-5 if name == "triton-flash" else 1e-12
+    source, target = pair()
+    whole, state = model(source, target, SOURCE_LENGTHS), model.new_state(3, 7)
+    given: tuple[Any, Any] = (source, SOURCE_LENGTHS)
+    for size, counts in ((3, [3, 0, 1]), (1, [1, 1, 1]), (4, [2, 4, 3])):
+        begins = state.lengths
+        piece = torch.stack([target[b].roll(-n)[:size] for b, n in enumerate(begins)])
+        out = model(given[0], piece, given[1], counts, state)
+        given = (None, None)
+        for b, (n, count) in enumerate(zip(begins, counts, strict=True)):
+            torch.testing.assert_close(out[b, :count], whole[b, n : n + count], rtol=0, atol=tolerance)
+    assert state.lengths == (6, 5, 5)
+
+
 @torch.no_grad()
 def test_greedy_generation_is_the_argmax_of_the_whole_target_each_time() -> None:
     model = translator(tied_embeddings=False)
@@ -189,7 +207,7 @@ def test_segments_are_added_and_the_first_is_the_default() -> None:
     by_hand = model.embeddings.token(tokens) + model.embeddings.position.weight[:6]
     by_hand = by_hand + model.embeddings.segment.weight[mixed]
     torch.testing.assert_close(embedded, F.layer_norm(by_hand, (32,)), rtol=1e-12, atol=1e-12)
-    with pytest.raises(UsageError, match=r"segments: \[2, 6\] are needed, not \[2, 5\]"):
+    with pytest.raises(UsageError, match=r"segments: a tensor \[2, 6\] is needed, not \[2, 5\]"):
         model(tokens, segments=mixed[:, :5])
     with pytest.raises(UsageError, match="segments: from 0 to 1, not 2"):
         model(tokens, segments=mixed * 2)

@@ -14,6 +14,8 @@ SEQLEN = 24
 CASES = [
     ("naive", Causal()),
     ("sdpa", Causal()),
+    ("sdpa-math", Causal()),
+    ("sdpa-flash", Causal()),
     ("naive", SlidingWindow(5)),
     ("sliding-window", SlidingWindow(5)),
     ("linear", Causal()),
@@ -68,6 +70,20 @@ def test_rows_of_different_lengths_stand_at_their_own_positions(name, mask, posi
     for dtype, tolerance in (("float64", 1e-12), ("float32", 1e-5)):
         model = build_model("tiny", name, dtype=dtype, mask=mask, position=position)
         assert_ragged_rows_equal_one_pass(model, tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("name", "mask"), CASES, ids=IDS)
+@torch.no_grad()
+def test_pieces_in_16_bits_are_as_near_to_the_truth_as_one_pass(name, mask, dtype):
+    model, exact = (build_model("tiny", name, dtype=kind, mask=mask) for kind in (dtype, "float64"))
+    exact.load_state_dict(model.state_dict())  # the rounded weights
+    tokens, state = stdlib_tokens(2, SEQLEN), model.new_state(2, SEQLEN)
+    pieces = torch.cat([model(piece, state=state) for piece in tokens.split([9, 1, 5, 1, 8], dim=1)], dim=1)
+    truth = exact(tokens)
+    of_pieces, of_whole = ((found.double() - truth).abs().max() for found in (pieces, model(tokens)))
+    rounding = torch.finfo(getattr(torch, dtype)).eps * truth.abs().max()
+    assert of_pieces <= 2 * of_whole + 2 * rounding
 
 
 @pytest.mark.parametrize("mask", [Causal(), SlidingWindow(5)], ids=["causal", "window"])
@@ -169,7 +185,7 @@ def test_decoding_records_no_gradients(name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"max_new_tokens": -1}, "max_new_tokens: at least 0, not -1"),
+        ({"max_new_tokens": -1}, "max_new_tokens: a whole number of at least 0, not -1"),
         ({"max_new_tokens": 1, "temperature": -1.0}, "temperature: at least 0, not -1.0"),
         ({"max_new_tokens": 1, "lengths": [2, 0]}, "every row of a prompt needs at least one token"),
     ],
@@ -177,3 +193,72 @@ def test_decoding_records_no_gradients(name):
 def test_generation_refuses_what_cannot_be(arguments, message):
     with pytest.raises(UsageError, match=message):
         build_model("tiny").generate(stdlib_tokens(2, 3), **arguments)
+
+
+def foreign_states() -> list[Any]:
+    other = build_model("tiny", "linear")
+    shallow, translator = build_model("tiny", num_layers=1), build_model("tiny-translator")
+    return [3, *(model.new_state(2, 8) for model in (other, shallow, translator))]
+
+
+def test_a_state_of_another_model_is_refused() -> None:
+    model, tokens = build_model("tiny"), stdlib_tokens(2, 4)
+    for state in foreign_states():
+        with pytest.raises(UsageError, match=r"state: (what new_state gives|made by a model of another)"):
+            model(tokens, state=state)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_new_tokens": 1.5}, "max_new_tokens: a whole number of at least 0, not 1.5"),
+        ({"max_new_tokens": "3"}, "max_new_tokens: a whole number of at least 0, not '3'"),
+        ({"chunk_size": 1.5}, "chunk_size: a whole number of at least 1, not 1.5"),
+        ({"temperature": "a"}, "temperature: at least 0, not 'a'"),
+        ({"temperature": float("nan")}, "temperature: at least 0, not nan"),
+        ({"end_token": 256}, "end_token: from 0 to 255, not 256"),
+        ({"end_token": 1.5}, "end_token: from 0 to 255, not 1.5"),
+        ({"lengths": 3}, "lengths: 2 whole numbers from 0 to 4 are needed, one for each row, not 3"),
+        ({"lengths": {4: 1, 3: 2}}, "lengths: 2 whole numbers from 0 to 4 are needed"),
+    ],
+    ids=str,
+)
+def test_arguments_of_generate_that_cannot_be_name_themselves(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        build_model("tiny").generate(stdlib_tokens(2, 4), **({"max_new_tokens": 2} | given))
+
+
+def test_no_rows_generate_no_rows_and_any_temperature_draws() -> None:
+    model = build_model("tiny", tied_embeddings=False)
+    assert model.generate(stdlib_tokens(2, 4)[:0], 3).shape == (0, 3)
+    greedy = model.generate(stdlib_tokens(2, 4), 3)
+    assert torch.equal(model.generate(stdlib_tokens(2, 4), 3, temperature=1e-45), greedy)
+
+
+def test_sizes_of_a_state_name_themselves() -> None:
+    with pytest.raises(UsageError, match="max_seqlen: a whole number of at least 0, not -1"):
+        build_model("tiny").new_state(2, -1)
+    with pytest.raises(UsageError, match=r"batch: a whole number of at least 0, not 2\.0"):
+        build_model("tiny").new_state(2.0, 4)
+
+
+@pytest.mark.parametrize(
+    "tokens", [[1, 2], None, torch.zeros(1, 2, dtype=torch.int64, device="meta")], ids=str
+)
+def test_tokens_that_are_no_tensor_here_are_refused(tokens: Any) -> None:
+    with pytest.raises(UsageError, match=r"tokens: (a tensor is needed|on meta, and the model is on cpu)"):
+        build_model("tiny")(tokens)
+
+
+def test_weights_load_all_or_none() -> None:
+    model = build_model("tiny")
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    wrong = {name: torch.ones_like(x) for name, x in before.items()}
+    wrong["decoder.norm.weight"] = torch.ones(3)
+    wrong["extra"] = wrong.pop("embeddings.token.weight")
+    listed = r"missing: embeddings\.token\.weight; extra: extra; misshaped: decoder\.norm"
+    with pytest.raises(UsageError, match=listed):
+        model.load_state_dict(wrong)
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+    model.load_state_dict(build_model("tiny", seed=1).state_dict())
+    assert torch.equal(model.embeddings.token.weight, build_model("tiny", seed=1).embeddings.token.weight)

@@ -81,23 +81,50 @@ def test_yarn_multiplies_the_table() -> None:
 
 @pytest.mark.parametrize("name", ["dynamic", "longrope"])
 def test_what_follows_the_length_changes_beyond_the_original_and_not_before(name: str) -> None:
-    positions = RotaryPositions(WIDTH, BASE, scaling(name))
     like = torch.zeros(1, dtype=torch.float64)
-    short = positions.rows((0,), ORIGINAL, like).clone()
-    assert torch.equal(positions.rows((0,), 10, like), short[:10])
-    long = positions.rows((0,), 2 * ORIGINAL, like)
-    assert not torch.equal(long[:ORIGINAL], short)
-    assert torch.equal(positions.rows((5,), 1, like, horizon=2 * ORIGINAL), long[5:6])
+
+    def rows(seqlen: int) -> torch.Tensor:
+        return RotaryPositions(WIDTH, BASE, scaling(name), seqlen).rows((0,), 10, like)
+
+    assert torch.equal(rows(ORIGINAL), rows(1))
+    assert not torch.equal(rows(2 * ORIGINAL), rows(ORIGINAL))
+
+
+def scaled_model(name: str, core: str = "sdpa", **overrides: Any) -> Any:
+    return build_model(
+        "tiny", core, dtype="float64", head_dim=WIDTH, rope_scaling=scaling(name), max_seqlen=256, **overrides
+    )
+
+
+@pytest.mark.parametrize("room", [160, 200])
+@pytest.mark.parametrize("core", ["naive", "sdpa", "linear"])
+@pytest.mark.parametrize("name", SCALINGS)
+@torch.no_grad()
+def test_decoding_equals_one_pass_whatever_the_state_is_made_for(name: str, core: str, room: int) -> None:
+    model = scaled_model(name, core)
+    tokens, lengths = stdlib_tokens(2, 160), [96, 20]
+    state, whole = model.new_state(2, room), model(tokens)
+    first = model(tokens[:, :96], lengths, state)
+    for b, n in enumerate(lengths):
+        torch.testing.assert_close(first[b, :n], whole[b, :n], rtol=0, atol=1e-12)
+    for size in (1, 40, 1, 3):
+        begins = state.lengths
+        piece = torch.stack([tokens[b, n : n + size] for b, n in enumerate(begins)])
+        out = model(piece, state=state)
+        for b, n in enumerate(begins):
+            torch.testing.assert_close(out[b], whole[b, n : n + size], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SCALINGS)
 @torch.no_grad()
-def test_decoding_equals_one_pass_of_the_length_that_the_state_is_made_for(name: str) -> None:
-    model = build_model("tiny", "sdpa", dtype="float64", head_dim=WIDTH, rope_scaling=scaling(name))
-    tokens = stdlib_tokens(2, 2 * ORIGINAL)
-    state = model.new_state(2, 2 * ORIGINAL)
-    pieces = [model(piece, state=state) for piece in tokens.split([70, 50, 1, 1, 1, 5], dim=1)]
-    torch.testing.assert_close(torch.cat(pieces, dim=1), model(tokens), rtol=0, atol=1e-12)
+def test_neither_padding_nor_what_is_still_to_come_changes_a_row(name: str) -> None:
+    model = scaled_model(name)
+    tokens = stdlib_tokens(2, 120)
+    padded = model(tokens, lengths=[50, 12])
+    torch.testing.assert_close(padded[0, :50], model(tokens[:1, :50])[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(padded[1, :12], model(tokens[1:, :12])[0], rtol=0, atol=1e-12)
+    prompt = tokens[:, :60]
+    assert torch.equal(model.generate(prompt, 40)[:, :4], model.generate(prompt, 4))
 
 
 @pytest.mark.parametrize(

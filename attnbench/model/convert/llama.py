@@ -35,6 +35,9 @@ def _shared_config(settings: Settings, head: Head, **own: Any) -> TransformerCon
         raise UsageError(f"{settings.where}: hidden_act must be silu, the gate of SwiGLU")
     base, scaling = rotary_settings(settings)
     heads = settings.need("num_attention_heads")
+    longest = settings.need("max_position_embeddings")
+    if scaling is not None and scaling.follows_length:
+        longest = scaling.original_max_seqlen
     return TransformerConfig(
         vocab_size=settings.need("vocab_size"),
         dim=settings.need("hidden_size"),
@@ -43,7 +46,7 @@ def _shared_config(settings: Settings, head: Head, **own: Any) -> TransformerCon
         num_kv_heads=settings.get("num_key_value_heads", heads),
         head_dim=settings.get("head_dim", 0),
         ffn_dim=settings.need("intermediate_size"),
-        max_seqlen=settings.need("max_position_embeddings"),
+        max_seqlen=longest,
         norm="rmsnorm",
         norm_eps=settings.get("rms_norm_eps", 1e-6),
         activation="swiglu",

@@ -51,7 +51,10 @@ def test_outputs_with_every_scaling(zoo, dtype, tokens, agree, kind, seqlen):
     plain = zoo("LlamaForCausalLM", rope_parameters={"rope_type": "default", "rope_theta": 500.0}, **fields)
     tokens = tokens[:, :seqlen]
     expected = scaled(tokens).logits
-    agree(from_huggingface(scaled)(tokens), expected)
+    # Theirs follow the sequence at hand, ours the length that the model is made for.
+    agree(from_huggingface(scaled, max_seqlen=seqlen)(tokens), expected)
+    if seqlen <= 8:
+        agree(from_huggingface(scaled)(tokens), expected)
     changes = kind != "dynamic" or seqlen > longest
     assert ((expected - plain(tokens).logits).abs().max() > 1e-3) == changes
 
