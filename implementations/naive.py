@@ -59,7 +59,7 @@ def attention(
     all_rows = p.batch * p.num_heads * p.seqlen_q
     empty = None
     if _hides_pairs(p):
-        hidden = visible_matrix(p, q.device).logical_not_()
+        hidden = ~visible_matrix(p, q.device)  # torch.compile has no logical_not_ of booleans
         if p.queries_seeing() < all_rows:
             # An empty row would be -inf throughout, its softmax NaN; leave it as it is and clear its weights.
             empty = hidden.all(dim=-1, keepdim=True)
@@ -109,7 +109,7 @@ def _chain(problem: Problem) -> tuple[int, int]:
     bytes.
 
     ``q · scale``: 2 q. ``q kᵀ``: q + k + S. Mask, one for all rows and heads: positions are made and shifted,
-    one comparison writes M, inverted in place (2 M), filled in (2 S + M). Softmax: 2 S. ``p v``: S + v + out.
+    one comparison writes M, inverted (2 M), filled in (2 S + M). Softmax: 2 S. ``p v``: S + v + out.
     At the peak S and its softmax are both alive, or in short rows S and the scaled q or out.
     """
     p, size = problem, tensor_bytes(problem)
