@@ -2,21 +2,25 @@
 
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attnbench.contract.errors import UsageError
-from attnbench.contract.masks import Causal, SlidingWindow
+from attnbench.contract.discovery import find_implementations
+from attnbench.contract.implementation import refusals
+from attnbench.contract.masks import Causal, Full, Mask, SlidingWindow
+from attnbench.contract.problem import Problem
+from attnbench.contract.semantics import SOFTMAX
 from attnbench.model.convert import from_torch
 
 DIM, HEADS, FFN = 24, 4, 40
 SOURCE, TARGET = [11, 4, 7], [7, 2, 5]
 GRADIENTS = (1e-8, 1e-4)
-SOFTMAX = ("sdpa", "sdpa-math", "sdpa-flash", "triton-flash", "sliding-window")
+WINDOW = 16  # wider than any sequence here: nothing is beyond it
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True, but:UserWarning"),
@@ -71,6 +75,10 @@ def run_torch(module, source, target):
     return turn(out)
 
 
+def run_padded(model, source, target):
+    return model(source, target, SOURCE, TARGET)
+
+
 def check_gradients(agree, theirs, ours, their_inputs, our_inputs, **given):
     """Every input's gradient and every weight's.
 
@@ -95,6 +103,24 @@ def check_gradients(agree, theirs, ours, their_inputs, our_inputs, **given):
         agree(actual, torch.cat([expected[each].detach() for each in names]), GRADIENTS)
 
 
+def compare(agree, theirs, run_theirs, ours, run_ours, inputs, valid, *, backward=True, **given):
+    """Outputs where there is something, and then the gradients."""
+    their_inputs, our_inputs = ([x.clone().requires_grad_(backward) for x in inputs] for _ in range(2))
+    with torch.set_grad_enabled(backward):
+        expected, actual = run_theirs(*their_inputs)[valid], run_ours(*our_inputs)[valid]
+    agree(actual, expected)
+    if backward:
+        weights = numbers(*expected.shape, dtype=expected.dtype, seed=3)
+        (expected * weights).sum().backward()
+        (actual * weights).sum().backward()
+        check_gradients(agree, theirs, ours, their_inputs, our_inputs, **given)
+
+
+def embeddings(dtype):
+    """A source and a target."""
+    return [numbers(3, 11, DIM, dtype=dtype), numbers(3, 7, DIM, dtype=dtype, seed=2)]
+
+
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("pre", [False, True], ids=["post", "pre"])
@@ -102,15 +128,8 @@ def test_transformer_forward_and_backward(agree, kind, pre, activation, train):
     theirs = transformer(kind, norm_first=pre, activation=activation, batch_first=True, train=train)
     ours = from_torch(theirs)
     assert ours.training == train
-    inputs = [numbers(3, 11, DIM, dtype=kind), numbers(3, 7, DIM, dtype=kind, seed=2)]
-    their_inputs, our_inputs = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
-    expected, actual = run_torch(theirs, *their_inputs), ours(*our_inputs, SOURCE, TARGET)
-    valid = ~padding(TARGET)
-    agree(actual[valid], expected[valid])
-    weights = numbers(*expected[valid].shape, dtype=kind, seed=3)
-    (expected[valid] * weights).sum().backward()
-    (actual[valid] * weights).sum().backward()
-    check_gradients(agree, theirs, ours, their_inputs, our_inputs)
+    run_theirs, run_ours = partial(run_torch, theirs), partial(run_padded, ours)
+    compare(agree, theirs, run_theirs, ours, run_ours, embeddings(kind), ~padding(TARGET))
 
 
 @torch.no_grad()
@@ -123,16 +142,68 @@ def test_without_gradients_torch_takes_its_fast_path_and_agrees(agree, kind, pre
     agree(actual[valid], run_torch(theirs, source, target)[valid])
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("name", SOFTMAX)
-def test_transformer_through_every_softmax_implementation(agree, name):
-    theirs = transformer(torch.float32, batch_first=True)
-    masks: dict[str, Any] = {"mask": SlidingWindow(16), "encoder_mask": SlidingWindow(16, causal=False)}
-    ours = from_torch(theirs, name, **(masks if name == "sliding-window" else {}))
-    assert ours.implementation == name
-    source, target = numbers(3, 11, DIM, dtype=torch.float32), numbers(3, 7, DIM, dtype=torch.float32, seed=2)
-    valid = ~padding(TARGET)
-    agree(ours(source, target, SOURCE, TARGET)[valid], run_torch(theirs, source, target)[valid])
+class Softmax(NamedTuple):
+    """An implementation that is to be torch's function, the masks it takes, whether gradients are asked."""
+
+    name: str
+    dtype: torch.dtype
+    mask: Mask
+    encoder_mask: Mask
+    backward: bool
+
+
+def softmax_implementations() -> list[Softmax]:
+    """All that are found and can be given padded rows on a CPU.
+
+    Where only windows are taken, such that nothing is beyond them; where kernels are interpreted, which takes
+    its time, without gradients.
+    """
+    found = []
+    pairs: list[tuple[Mask, Mask]] = [
+        (Causal(), Full()),
+        (SlidingWindow(WINDOW), SlidingWindow(WINDOW, causal=False)),
+    ]
+    for (name, core), dtype in product(find_implementations().items(), ("float32", "float64")):
+        shape = Problem(
+            batch=3,
+            num_heads=HEADS,
+            head_dim=DIM // HEADS,
+            seqlen_q=11,
+            key_lengths=tuple(SOURCE),
+            dtype=dtype,
+        )
+        backward = core.execution(shape) != "interpreted"
+        shape = shape.replace(mode="fwd_bwd" if backward else "fwd")
+        taken = [pair for pair in pairs if not any(refusals(core, shape.replace(mask=mask)) for mask in pair)]
+        if core.semantics == SOFTMAX and taken:
+            found.append(Softmax(name, getattr(torch, dtype), *taken[0], backward))
+    return found
+
+
+def softmax_id(case):
+    return f"{case.name}-{str(case.dtype).removeprefix('torch.')}"
+
+
+every_softmax = pytest.mark.parametrize("case", softmax_implementations(), ids=softmax_id)
+
+
+def test_softmax_implementations_are_found():
+    cases = softmax_implementations()
+    with_gradients = {(case.name, case.dtype) for case in cases if case.backward}
+    names = {"naive", "sdpa", "sdpa-math", "sliding-window"}
+    assert with_gradients >= set(product(names, (torch.float32, torch.float64)))
+    assert {case.name for case in cases} >= names | {"sdpa-flash", "triton-flash"}
+
+
+@pytest.mark.parametrize("pre", [False, True], ids=["post", "pre"])
+@every_softmax
+def test_transformer_through_every_softmax_implementation(agree, case, pre):
+    theirs = transformer(case.dtype, norm_first=pre, batch_first=True)
+    ours = from_torch(theirs, case.name, mask=case.mask, encoder_mask=case.encoder_mask)
+    assert ours.implementation == case.name
+    run_theirs, run_ours = partial(run_torch, theirs), partial(run_padded, ours)
+    inputs, valid = embeddings(case.dtype), ~padding(TARGET)
+    compare(agree, theirs, run_theirs, ours, run_ours, inputs, valid, backward=case.backward)
 
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -211,103 +282,36 @@ def test_attention_over_a_context_forward_and_backward(agree, kind, kdim, vdim, 
         numbers(3, 11, kdim, dtype=kind),
         numbers(3, 11, vdim, dtype=kind),
     ]
-    their_inputs, our_inputs = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
-    expected, _ = theirs(*their_inputs, key_padding_mask=padding(SOURCE))
-    actual, state = ours(our_inputs[0], tuple(our_inputs[1:]), lengths=SOURCE)
-    assert state is None
-    agree(actual, expected)
-    weights = numbers(*expected.shape, dtype=kind, seed=3)
-    (expected * weights).sum().backward()
-    (actual * weights).sum().backward()
-    check_gradients(agree, theirs, ours, their_inputs, our_inputs, cross=True)
+    compare(
+        agree,
+        theirs,
+        lambda q, k, v: theirs(q, k, v, key_padding_mask=padding(SOURCE))[0],
+        ours,
+        lambda q, k, v: ours(q, (k, v), lengths=SOURCE)[0],
+        inputs,
+        slice(None),
+        cross=True,
+    )
+    assert ours(inputs[0], tuple(inputs[1:]))[1] is None, "no state was asked for"
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("name", ["naive", "sdpa", "triton-flash"])
-def test_attention_within_one_sequence(agree, name):
-    theirs = drawn(nn.MultiheadAttention(DIM, HEADS, batch_first=True), dtype=torch.float32)
-    x = numbers(3, 11, DIM, dtype=torch.float32)
-    expected, _ = theirs(x, x, x, attn_mask=hidden(11), key_padding_mask=padding(SOURCE))
-    valid = ~padding(SOURCE)
-    actual, _ = from_torch(theirs, name, mask=Causal())(x, lengths=SOURCE)
-    agree(actual[valid], expected[valid])
-    full, _ = theirs(x, x, x)
-    agree(from_torch(theirs, name)(x)[0], full)
-
-
-class Custom(nn.TransformerEncoderLayer):
-    """Computes who knows what."""
-
-
-def encoder(layer, **changes):
-    module = nn.TransformerEncoder(layer, 2)
-    for path, part in changes.items():
-        parent, _, name = path.replace("__", ".").rpartition(".")
-        setattr(module.get_submodule(parent), name, part)
-    return module
-
-
-def encoder_layer(**form):
-    return nn.TransformerEncoderLayer(DIM, HEADS, FFN, 0.0, batch_first=True, **form)
-
-
-def with_decoder_norm_gone():
-    module = nn.Transformer(DIM, HEADS, 1, 1, FFN)
-    module.decoder.norm = None
-    return module
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: nn.Linear(3, 3),
-            "Transformer, TransformerEncoder or MultiheadAttention is needed, not Linear",
-        ),
-        (lambda: nn.Transformer(DIM, HEADS, 1, 1, FFN, custom_decoder=nn.Linear(3, 3)), "decoder must be"),
-        (
-            lambda: encoder(Custom(DIM, HEADS)),
-            r"encoder\.layers\.0 must be .*TransformerEncoderLayer, not Custom",
-        ),
-        (lambda: encoder(encoder_layer(), layers__1__linear1=nn.Identity()), r"layers\.1\.linear1 must be"),
-        (
-            lambda: encoder(encoder_layer(), layers__1=encoder_layer(norm_first=True)),
-            "differ in norm_position",
-        ),
-        (
-            lambda: encoder(encoder_layer(), layers__1=encoder_layer(activation="gelu")),
-            "differ in activation",
-        ),
-        (lambda: encoder(encoder_layer(), layers__1=encoder_layer(bias=False)), "differ in qkv_bias"),
-        (lambda: encoder(encoder_layer(), norm=nn.LayerNorm(DIM, eps=0.1)), "differ in norm_eps"),
-        (
-            lambda: encoder(encoder_layer(), norm=nn.RMSNorm(DIM)),
-            r"encoder\.norm must be torch\.nn\.LayerNorm",
-        ),
-        (
-            lambda: encoder(encoder_layer(activation=torch.tanh)),
-            "activation of .* must be one of relu, gelu, silu",
-        ),
-        (
-            lambda: encoder(encoder_layer(activation=lambda x: x)),
-            "must be one of relu, gelu, silu, not <function",
-        ),
-        (with_decoder_norm_gone, r"differ in final_norm \(False, True\)"),
-        (lambda: nn.MultiheadAttention(DIM, HEADS, add_bias_kv=True), "add keys that stand at no position"),
-        (lambda: nn.MultiheadAttention(DIM, HEADS, add_zero_attn=True), "add keys that stand at no position"),
-        (lambda: encoder(encoder_layer(), layers__1=encoder_layer().half()), "one dtype on one device"),
-        (nn.Identity, "one dtype on one device are needed, not none"),
-    ],
-)
-def test_what_cannot_be_carried_over(make, message):
-    with pytest.raises(UsageError, match=message):
-        from_torch(make())
-
-
-def test_keys_of_another_width_need_a_context():
-    module = nn.MultiheadAttention(DIM, HEADS, kdim=10, vdim=6)
-    with pytest.raises(UsageError, match="cross: keys of width 10 and values of width 6 come from a context"):
-        from_torch(module, cross=False)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@every_softmax
+def test_attention_within_one_sequence_through_every_softmax_implementation(agree, case, causal):
+    theirs = drawn(nn.MultiheadAttention(DIM, HEADS, batch_first=True), dtype=case.dtype)
+    ours = from_torch(theirs, case.name, mask=case.mask if causal else case.encoder_mask)
+    seen = {"attn_mask": hidden(11) if causal else None, "key_padding_mask": padding(SOURCE)}
+    inputs, valid = [numbers(3, 11, DIM, dtype=case.dtype)], ~padding(SOURCE)
+    compare(
+        agree,
+        theirs,
+        lambda x: theirs(x, x, x, **seen)[0],
+        ours,
+        lambda x: ours(x, lengths=SOURCE)[0],
+        inputs,
+        valid,
+        backward=case.backward,
+    )
 
 
 def test_the_module_keeps_its_weights():
