@@ -42,12 +42,23 @@ def test_quick_compares_the_window_with_naive(suites: dict[str, Suite]) -> None:
 
 def test_attention_keeps_tokens_and_width(suites: dict[str, Suite]) -> None:
     cases = suites["attention"].cases
-    assert len(cases) <= 400
+    assert len(cases) <= 450
     assert {case.batch * case.seqlen for case in cases} == {16384}
     assert {case.num_heads * case.head_dim for case in cases} == {2048}
     assert {case.head_dim for case in cases} == {64, 128, 256}
     assert {case.dtype for case in cases} == {"bfloat16"}
-    assert {case.mode for case in cases} == {"fwd", "fwd_bwd"}
+    assert {case.mode for case in cases} == {"fwd", "fwd_bwd", "decode"}
+
+
+def test_attention_decodes(suites: dict[str, Suite]) -> None:
+    cases = [case for case in suites["attention"].cases if case.mode == "decode"]
+    assert Counter(case.implementation for case in cases) == dict.fromkeys(FIVE, 6)
+    assert {case.seqlen_q for case in cases} == {1}
+    assert {case.mask.get("window_size") for case in cases if case.implementation == "sliding-window"} == {
+        1024
+    }
+    on_gpu = load_suite("attention", device="cuda", device_must_exist=False).cases
+    assert not any(case_refusals(case) for case in on_gpu if case.mode == "decode")
 
 
 def test_transformers_has_every_architecture_mode_and_implementation(suites: dict[str, Suite]) -> None:
