@@ -29,6 +29,8 @@ from .timing import HostStream, Stream, collector_off
 from .workload import Workload
 
 MOST_SAMPLES = 30
+LONG_CALL_MS = 1000.0
+"""A call beyond it is its own sample: what the first one pays for once is little of it."""
 
 
 def measure_share(workload: Workload, counted: Counts, unavailable: dict[str, str]) -> Share | None:
@@ -59,7 +61,10 @@ def measure_share(workload: Workload, counted: Counts, unavailable: dict[str, st
 
 
 def latency_fraction(workload: Workload, settings: MeasureSettings, *, stream: Stream | None = None) -> float:
-    """Return the mixers' part of the time of a call, the median over several calls."""
+    """Return the mixers' part of the time of a call, the median over at least three behind an unmeasured one.
+
+    Of a call of more than ``LONG_CALL_MS`` there is one, and it is measured.
+    """
     if workload.module is None:
         raise TypeError("level 'attention' has no module")
     if stream is None:
@@ -73,7 +78,7 @@ def latency_fraction(workload: Workload, settings: MeasureSettings, *, stream: S
     spent_ms = 0.0
     with borders(workload.module, inside.enter, inside.leave), workload.environment(), collector_off():
         first, first_ms = _fraction(workload, stream, marks)
-        if first_ms > budget_s * 1e3:  # a call this long needs no warm-up, and no second one
+        if first_ms > LONG_CALL_MS:
             return first
         while not rule.enough(fractions, spent_ms * 1e-3):
             fraction, whole_ms = _fraction(workload, stream, marks)

@@ -1,7 +1,9 @@
 """The mixers' share of a block and of a model: closed forms, known answers, a clock that is told the time."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +16,9 @@ from attnbench.measure.counting import count_call
 from attnbench.measure.lifetimes import LifetimeTracker
 from attnbench.measure.memory import predict_counts
 from attnbench.measure.pipeline import measure_case
-from attnbench.measure.share import latency_fraction, measure_share
-from attnbench.measure.workload import build_workload
+from attnbench.measure.share import LONG_CALL_MS, latency_fraction, measure_share
+from attnbench.measure.stopping import FLOOR
+from attnbench.measure.workload import Workload, build_workload
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
@@ -164,28 +167,47 @@ class FakeStream:
         pass
 
 
-def test_time_between_the_borders_over_the_time_of_the_call() -> None:
-    stream = FakeStream()
+class Timed(nn.Module):
+    def __init__(self, stream: FakeStream) -> None:
+        super().__init__()
+        self.stream, self.own_ms = stream, 0.0
 
-    class Timed(nn.Module):
-        def __init__(self, own_ms: float) -> None:
-            super().__init__()
-            self.own_ms = own_ms
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        self.stream.now_ms += self.own_ms
+        return x, None
 
-        def forward(self, x: Tensor) -> tuple[Tensor, None]:
-            stream.now_ms += self.own_ms
-            return x, None
 
-    module = nn.ModuleDict({"mixer": Timed(3.0), "cross": Timed(2.0), "ffn": Timed(15.0)})
+def timed_workload(stream: FakeStream, calls: Iterator[dict[str, float]]) -> Workload:
+    """Each call takes the next of ``calls``: the milliseconds of every part."""
+    parts = {name: Timed(stream) for name in ("mixer", "cross", "ffn")}
     plain = build_workload(case())
 
     def call() -> Any:
-        for part in module.values():
-            part(plain.inputs["x"])
+        for name, own_ms in next(calls).items():
+            parts[name].own_ms = own_ms
+            parts[name](plain.inputs["x"])
         return SimpleNamespace(out=plain.inputs["x"])
 
-    workload = replace(plain, module=module, call=call)
+    return replace(plain, module=nn.ModuleDict(parts), call=call)
+
+
+def test_time_between_the_borders_over_the_time_of_the_call() -> None:
+    stream = FakeStream()
+    workload = timed_workload(stream, repeat({"mixer": 3.0, "cross": 2.0, "ffn": 15.0}))
     assert latency_fraction(workload, QUICK, stream=stream) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "calls", "fraction"), [(LONG_CALL_MS, 1 + FLOOR, 0.25), (2 * LONG_CALL_MS, 1, 0.75)]
+)
+def test_a_first_call_is_no_sample_unless_it_is_long(first_ms: float, calls: int, fraction: float) -> None:
+    """It fills caches and pools; the later ones, beyond the budget too, say what is so."""
+    stream = FakeStream()
+    first = {"mixer": 0.75 * first_ms, "ffn": 0.25 * first_ms}
+    later = ({"mixer": 25.0 + noise_ms, "ffn": 75.0 - noise_ms} for noise_ms in (-10.0, 0.0, 50.0))
+    made = chain([first], later)
+    assert latency_fraction(timed_workload(stream, made), QUICK, stream=stream) == fraction
+    assert len(list(made)) == 1 + FLOOR - calls
 
 
 @pytest.mark.parametrize("mode", ["fwd", "fwd_bwd"])
