@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .cost import Cost
 from .errors import UsageError, nearest
+from .launch import Launch
 from .problem import FEATURES, Problem
 
 if TYPE_CHECKING:
@@ -75,6 +76,13 @@ class KernelSpec:
     """Which programs of the launch grid to run so that the byte total is still exact.
 
     What it returns is for the interpreter's tracer.
+    """
+    variants: Callable[[Problem, str], Sequence[Launch]] | None = None
+    """``variants(problem, target)``: the launches of this kernel for a problem on a target (``sm_90``,
+    ``gfx942``), differing in what they compile to; empty if it isn't launched there. Tensors are on the meta
+    device (``launch.meta_inputs``), and the function that launches makes the same `Launch`.
+
+    The problem's mode says which pass: a backward kernel has variants for ``fwd_bwd`` alone.
     """
 
 
