@@ -4,6 +4,7 @@ Letters: B batch, H query heads, D and Dv widths, T query tiles. Nothing enumera
 over T.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from attnbench.contract.cost import (
     useful_flops,
 )
 from attnbench.contract.implementation import KernelSpec
+from attnbench.contract.launch import Launch
 from attnbench.contract.masks import Band, BandMask
 from attnbench.contract.problem import Problem
 from attnbench.contract.sampling import Probe, ProgramSample, Progression, RowRange
@@ -183,5 +185,13 @@ def _kernel() -> Any:
     return flash_forward_kernel
 
 
-KERNEL = KernelSpec(name="flash_forward_kernel", function=_kernel, sample_programs=sample_programs)
+def _variants(problem: Problem, target: str) -> Sequence[Launch]:
+    from ._flash_launch import forward_variants  # loads torch
+
+    return forward_variants(problem, target)
+
+
+KERNEL = KernelSpec(
+    name="flash_forward_kernel", function=_kernel, sample_programs=sample_programs, variants=_variants
+)
 """The kernel, for whoever runs it."""

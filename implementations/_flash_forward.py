@@ -20,9 +20,8 @@ from attnbench.contract.problem import Problem
 
 from ._flash_cost import effective_band
 from ._flash_kernel import flash_forward_kernel
-from ._flash_tiles import padded_width, tile_for
-
-LOG2_E = math.log2(math.e)
+from ._flash_launch import forward_launch
+from ._flash_tiles import Tile, tile_for
 
 # `torch.library.custom_op` says the same in fewer words, but its first call imports torch._dynamo: 1.4 s.
 _LIBRARY = torch.library.Library("attnbench", "FRAGMENT")
@@ -72,7 +71,7 @@ def _launch(
         raise UsageError(
             "on the CPU a Triton kernel needs the interpreter: set TRITON_INTERPRET=1 before importing triton"
         )
-    batch, num_heads, seqlen_q, head_dim = q.shape
+    batch, num_heads, seqlen_q, _ = q.shape
     value_dim = v.shape[3]
     shape = (batch, num_heads, seqlen_q)
     if 0 in (batch, seqlen_q, k.shape[2]):
@@ -83,38 +82,10 @@ def _launch(
         _allocate(q, (*shape, value_dim), q.dtype, filling),
         _allocate(q, shape, torch.float32, filling),
     )
-    block_q, block_k, num_warps, num_stages = tile
-    programs = -(-seqlen_q // block_q) * batch * num_heads
+    bounds = _bounds(tuple(query_starts), tuple(key_limits), q.device)
+    launch = forward_launch(q, k, v, out, lse, bounds, left, right, scale, Tile(*tile))
     with torch.cuda.device(q.device) if q.device.type == "cuda" else nullcontext():
-        flash_forward_kernel[(programs,)](
-            q,
-            k,
-            v,
-            out,
-            lse,
-            _bounds(tuple(query_starts), tuple(key_limits), q.device),
-            *q.stride(),
-            *k.stride(),
-            *v.stride(),
-            num_heads,
-            num_heads // k.shape[1],
-            seqlen_q,
-            left or 0,
-            right or 0,
-            abs(scale or 1.0) * LOG2_E,
-            HEAD_DIM=head_dim,
-            VALUE_DIM=value_dim,
-            BLOCK_D=padded_width(head_dim),
-            BLOCK_DV=padded_width(value_dim),
-            BLOCK_Q=block_q,
-            BLOCK_K=block_k,
-            HAS_LEFT=left is not None,
-            HAS_RIGHT=right is not None,
-            QUERY_SIGN=(scale > 0) - (scale < 0),
-            num_warps=num_warps,
-            num_stages=num_stages,
-            enable_fp_fusion=True,
-        )
+        launch.run(flash_forward_kernel)
     return out, lse
 
 

@@ -57,6 +57,14 @@ def table_target(capability: int) -> str:
     return f"sm_{max((target for target in listed if target <= capability), default=OLDEST)}"
 
 
+def _entry(target: str) -> str:
+    """Return the table's name for a target (``sm_89``, ``gfx942``): its own or what stands in for it."""
+    if target in tile_table():
+        return target
+    digits = target.removeprefix("sm_")
+    return table_target(int(digits) if digits.isdecimal() else OLDEST)
+
+
 def _capability() -> int | None:
     """Ask for the current GPU's, without initialising CUDA in a process that has not done so itself."""
     import torch
@@ -77,15 +85,17 @@ def _capability_by_driver() -> int | None:
     return None
 
 
-def tile_for(problem: Problem) -> Tile:
-    """Return the tile for a problem; the options named in ``OPTIONS`` override the table.
+def tile_for(problem: Problem, target: str | None = None) -> Tile:
+    """Return the tile for a problem on a target, by default on what is here (on the CPU, ``cpu``); the
+    options named in ``OPTIONS`` override the table.
 
     On a GPU a short query side (decoding) takes the shortest tile that holds it. On the CPU tiles are large:
     an interpreted step costs about the same whatever its size.
     """
     p = problem
-    target = "cpu" if p.device == "cpu" else table_target(_capability() or OLDEST)
-    tile = table_tile(target, p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v)))
+    if target is None:
+        target = "cpu" if p.device == "cpu" else f"sm_{_capability() or OLDEST}"
+    tile = table_tile(_entry(target), p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v)))
     if target != "cpu":
         tile = shortened(tile, p.seqlen_q)
     given = {name: int(p.option(name)) for name in OPTIONS if p.option(name) is not None}
