@@ -5,7 +5,7 @@ shared memory and spills no register. Without a driver to ask, the answer is a f
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,16 +53,24 @@ def shortened(tile: Tile, seqlen_q: int) -> Tile:
 
 def table_target(capability: int) -> str:
     """Return the table's name for a compute capability (``89`` for 8.9): its own or the nearest older one."""
-    listed = [int(name.removeprefix("sm_")) for name in tile_table() if name.startswith("sm_")]
-    return f"sm_{max((target for target in listed if target <= capability), default=OLDEST)}"
+    return nearest_target(f"sm_{capability}", tile_table())
 
 
-def _entry(target: str) -> str:
-    """Return the table's name for a target (``sm_89``, ``gfx942``): its own or what stands in for it."""
-    if target in tile_table():
+def nearest_target(target: str, listed: Collection[str]) -> str:
+    """Return which listed target stands in for this one (``sm_89``, ``gfx942``, ``cpu``): itself, the nearest
+    older one, or the oldest.
+    """
+    if target in listed:
         return target
     digits = target.removeprefix("sm_")
-    return table_target(int(digits) if digits.isdecimal() else OLDEST)
+    capability = int(digits) if digits.isdecimal() else OLDEST
+    ours = [int(name.removeprefix("sm_")) for name in listed if name.startswith("sm_")]
+    return f"sm_{max((found for found in ours if found <= capability), default=OLDEST)}"
+
+
+def current_target(device: str) -> str:
+    """Return the target of a problem's device: ``cpu``, or the current GPU's (the oldest without a driver)."""
+    return "cpu" if device == "cpu" else f"sm_{_capability() or OLDEST}"
 
 
 def _capability() -> int | None:
@@ -94,8 +102,8 @@ def tile_for(problem: Problem, target: str | None = None) -> Tile:
     """
     p = problem
     if target is None:
-        target = "cpu" if p.device == "cpu" else f"sm_{_capability() or OLDEST}"
-    tile = table_tile(_entry(target), p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v)))
+        target = current_target(p.device)
+    tile = table_tile(nearest_target(target, tile_table()), p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v)))
     if target != "cpu":
         tile = shortened(tile, p.seqlen_q)
     given = {name: int(p.option(name)) for name in OPTIONS if p.option(name) is not None}
