@@ -103,7 +103,9 @@ def tile_for(problem: Problem, target: str | None = None) -> Tile:
     p = problem
     if target is None:
         target = current_target(p.device)
-    tile = table_tile(nearest_target(target, tile_table()), p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v)))
+    tile = table_tile(
+        nearest_target(target, tile_table()), p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v))
+    )
     if target != "cpu":
         tile = shortened(tile, p.seqlen_q)
     given = {name: int(p.option(name)) for name in OPTIONS if p.option(name) is not None}
