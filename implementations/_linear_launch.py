@@ -1,0 +1,132 @@
+"""What the linear-attention kernels are launched with. In: tensors, a geometry, a tile. Out: `Launch`."""
+
+from typing import Any
+
+from torch import Tensor
+
+from attnbench.contract.launch import Launch
+
+from ._flash_tiles import padded_width
+from ._linear_geometry import Geometry
+from ._linear_tiles import LinearTile
+
+SCAN_COLUMNS, SCAN_ROWS, SCAN_WARPS = 256, 16, 4
+"""What a program of the scan adds up: columns of the states, chunks a step."""
+
+
+def state_size(head_dim: int, value_dim: int) -> int:
+    """Numbers in a state: ``Σ bᵀ v`` and the normaliser ``Σ b``."""
+    return head_dim * (value_dim + 1)
+
+
+def strides(**tensors: Tensor) -> dict[str, int]:
+    """Name the strides of ``[B, H, S, D]`` tensors: ``stride_qb`` and so on."""
+    return {
+        f"stride_{name}{axis}": stride
+        for name, tensor in tensors.items()
+        for axis, stride in zip("bhsd", tensor.stride(), strict=True)
+    }
+
+
+def tile_arguments(dtype: str, head_dim: int, value_dim: int, tile: LinearTile) -> dict[str, Any]:
+    """Return the widths and blocks that all kernels share."""
+    return {
+        "HEAD_DIM": head_dim,
+        "VALUE_DIM": value_dim,
+        "BLOCK": tile.block,
+        "CHUNK": tile.chunk_size,
+        "WIDE": dtype != "bfloat16",
+        "PRECISION": "ieee" if dtype == "float32" else "tf32",
+    }
+
+
+def options(tile: LinearTile) -> dict[str, Any]:
+    """Return how the kernels are compiled."""
+    return {"num_warps": tile.num_warps, "num_stages": tile.num_stages, "enable_fp_fusion": True}
+
+
+def column_block(width: int, tile: LinearTile) -> tuple[int, int]:
+    """Return how many columns a program computes, and how many programs that takes."""
+    block = min(tile.block_v, padded_width(width))
+    return block, -(-width // block)
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """``float16`` for ``torch.float16``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def states_launch(k: Tensor, v: Tensor, states: Tensor, bounds: Tensor, tile: LinearTile) -> Launch:
+    """Sum within each chunk of keys. k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]``, any strides."""
+    batch, num_kv_heads, num_chunks = states.shape[:3]
+    head_dim, value_dim = k.shape[3], v.shape[3]
+    block_v, num_blocks = column_block(value_dim, tile)
+    arguments = {
+        "k_ptr": k,
+        "v_ptr": v,
+        "states_ptr": states,
+        "bounds_ptr": bounds,
+        **strides(k=k, v=v),
+        "num_kv_heads": num_kv_heads,
+        "num_chunks": num_chunks,
+        "BLOCK_D": padded_width(head_dim),
+        "BLOCK_V": block_v,
+        **tile_arguments(dtype_name(k), head_dim, value_dim, tile),
+    }
+    return Launch((batch * num_kv_heads * num_chunks * num_blocks,), arguments, options(tile))
+
+
+def scan_launch(states: Tensor, bounds: Tensor, *, keep_all: bool, reverse: bool) -> Launch:
+    """Turn sums within chunks into running sums. states ``[B, G, chunks, D·Dv + D]``."""
+    batch, num_kv_heads, num_chunks, size = states.shape
+    arguments = {
+        "states_ptr": states,
+        "bounds_ptr": bounds,
+        "num_kv_heads": num_kv_heads,
+        "num_chunks": num_chunks,
+        "STATE_SIZE": size,
+        "BLOCK": SCAN_COLUMNS,
+        "ROWS": SCAN_ROWS,
+        "KEEP_ALL": keep_all,
+        "REVERSE": reverse,
+    }
+    grid = (batch * num_kv_heads * -(-size // SCAN_COLUMNS),)
+    return Launch(grid, arguments, {"num_warps": SCAN_WARPS, "num_stages": 1, "enable_fp_fusion": True})
+
+
+def output_launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    states: Tensor,
+    out: Tensor,
+    total: Tensor,
+    bounds: Tensor,
+    where: Geometry,
+    causal: bool,
+    tile: LinearTile,
+) -> Launch:
+    """Compute out ``[B, H, Sq, Dv]`` and denominators ``[B, H, Sq]``, both contiguous."""
+    batch, num_heads, seqlen_q, head_dim = q.shape
+    value_dim = v.shape[3]
+    block_v, num_blocks = column_block(value_dim, tile)
+    arguments = {
+        "q_ptr": q,
+        "k_ptr": k,
+        "v_ptr": v,
+        "states_ptr": states,
+        "out_ptr": out,
+        "total_ptr": total,
+        "bounds_ptr": bounds,
+        **strides(q=q, k=k, v=v),
+        "num_heads": num_heads,
+        "group_size": num_heads // k.shape[1],
+        "seqlen_q": seqlen_q,
+        "num_tiles": where.query_tiles,
+        "num_chunks": where.key_chunks,
+        "BLOCK_D": padded_width(head_dim),
+        "BLOCK_V": block_v,
+        "CAUSAL": causal,
+        **tile_arguments(dtype_name(q), head_dim, value_dim, tile),
+    }
+    return Launch((batch * num_heads * where.query_tiles * num_blocks,), arguments, options(tile))
