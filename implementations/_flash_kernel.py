@@ -1,8 +1,8 @@
 """The FlashAttention-2 forward kernel in Triton: one program a (batch row, query head, query tile).
 
 In: q, k, v ``[B, H or G, S, D]`` by pointer and strides, and ``bounds[B, 2]`` (int32: absolute position of
-the first query, number of keys). Out: out ``[B, H, Sq, Dv]`` and lse ``[B, H, Sq]`` (float32, natural log),
-both contiguous.
+the first query, number of keys). Out, contiguous: out ``[B, H, Sq, Dv]``, lse ``[B, H, Sq]`` (float32,
+natural log) and, for a backward pass, statistics ``[2, B, H, Sq]`` (float32).
 
 Source: FlashAttention-2, arXiv 2307.08691 (queries outside, keys inside); online softmax, arXiv 1805.02867.
 """
@@ -15,12 +15,50 @@ import triton.language as tl
 
 
 @triton.jit
+def key_range(
+    tile,
+    query_start,
+    key_limit,
+    seqlen_q,
+    left,
+    right,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    HAS_LEFT: tl.constexpr,
+    HAS_RIGHT: tl.constexpr,
+):
+    """Return ``lo, hi, begin, full_begin, full_end, end`` of a query tile.
+
+    Some query sees a key in ``lo … hi-1``; key tiles start at ``begin … end-1``, and in those between
+    ``full_begin`` and ``full_end`` every query sees every key.
+    """
+    first_pos = query_start + tile * BLOCK_Q
+    last_pos = query_start + tl.minimum(tile * BLOCK_Q + BLOCK_Q, seqlen_q) - 1
+    lo = 0
+    full_lo = 0
+    hi = key_limit
+    full_hi = key_limit
+    if HAS_LEFT:
+        lo = tl.maximum(first_pos - left, 0)
+        full_lo = tl.maximum(last_pos - left, 0)
+    if HAS_RIGHT:
+        hi = tl.minimum(last_pos + right + 1, key_limit)
+        full_hi = tl.minimum(first_pos + right + 1, key_limit)
+    begin = lo // BLOCK_K * BLOCK_K
+    end = tl.where(hi > lo, (hi + BLOCK_K - 1) // BLOCK_K * BLOCK_K, begin)
+    full_begin = tl.minimum((full_lo + BLOCK_K - 1) // BLOCK_K * BLOCK_K, end)
+    full_end = tl.maximum(full_hi // BLOCK_K * BLOCK_K, full_begin)
+    return lo, hi, begin, full_begin, full_end, end
+
+
+@triton.jit
 def flash_forward_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
     out_ptr,
     lse_ptr,
+    statistics_ptr,
     bounds_ptr,
     stride_qb,
     stride_qh,
@@ -53,7 +91,9 @@ def flash_forward_kernel(
     """softmax(q kᵀ · scale) v over ``-left <= k_pos - q_pos <= right`` and the first ``bounds[b, 1]`` keys.
 
     ``scale_log2`` is ``|scale| · log2(e)`` and positive; the sign of scale (0 for none) is ``QUERY_SIGN``, so
-    that the largest score is the largest logit.
+    that the largest score is the largest logit. Statistics, unless their pointer is None: the largest score
+    of each row (+inf where it saw nothing), then log2 of its sum of ``exp2((score - largest) · scale_log2)``.
+    From lse, where large logits have swallowed the sum, weights could not be had again to float32's precision.
     """
     num_tiles = (seqlen_q + BLOCK_Q - 1) // BLOCK_Q
     program = tl.program_id(0)
@@ -68,24 +108,9 @@ def flash_forward_kernel(
 
     rows = tile * BLOCK_Q + tl.arange(0, BLOCK_Q)
     q_pos = query_start + rows
-    first_pos = query_start + tile * BLOCK_Q
-    last_pos = query_start + tl.minimum(tile * BLOCK_Q + BLOCK_Q, seqlen_q) - 1
-
-    # [lo, hi): keys that some query of this tile sees. [full_lo, full_hi): keys that all of them see.
-    lo = 0
-    full_lo = 0
-    hi = key_limit
-    full_hi = key_limit
-    if HAS_LEFT:
-        lo = tl.maximum(first_pos - left, 0)
-        full_lo = tl.maximum(last_pos - left, 0)
-    if HAS_RIGHT:
-        hi = tl.minimum(last_pos + right + 1, key_limit)
-        full_hi = tl.minimum(first_pos + right + 1, key_limit)
-    begin = lo // BLOCK_K * BLOCK_K
-    end = tl.where(hi > lo, (hi + BLOCK_K - 1) // BLOCK_K * BLOCK_K, begin)
-    full_begin = tl.minimum((full_lo + BLOCK_K - 1) // BLOCK_K * BLOCK_K, end)
-    full_end = tl.maximum(full_hi // BLOCK_K * BLOCK_K, full_begin)
+    lo, hi, begin, full_begin, full_end, end = key_range(
+        tile, query_start, key_limit, seqlen_q, left, right, BLOCK_Q, BLOCK_K, HAS_LEFT, HAS_RIGHT
+    )
 
     # What multiplies a stride is 64 bits wide: index × stride passes 2**31 long before memory ends.
     dims = tl.arange(0, BLOCK_D).to(tl.int64)
@@ -167,6 +192,11 @@ def flash_forward_kernel(
     divisor = tl.where(saw_nothing, 1.0, row_sum)
     lse = tl.where(saw_nothing, float("-inf"), (row_max * scale_log2 + tl.log2(divisor)) * LN_2)
     out_rows = (program // num_tiles).to(tl.int64) * seqlen_q + rows
+    if statistics_ptr is not None:
+        num_rows = (tl.num_programs(0) // num_tiles).to(tl.int64) * seqlen_q
+        largest = tl.where(saw_nothing, float("inf"), row_max)
+        tl.store(statistics_ptr + out_rows, largest, mask=row_exists)
+        tl.store(statistics_ptr + num_rows + out_rows, tl.log2(divisor), mask=row_exists)
     tl.store(lse_ptr + out_rows, lse, mask=row_exists)
     tl.store(
         out_ptr + out_rows[:, None] * VALUE_DIM + value_dims[None, :],

@@ -36,13 +36,13 @@ def padded_width(width: int) -> int:
 
 @cache
 def tile_table() -> Mapping[str, Any]:
-    """Return the table: target → bits of an element → padded width → the four numbers of a tile."""
+    """Return the table: kernel → target → bits of an element → padded width → the four numbers of a tile."""
     return tomllib.loads(Path(__file__).with_name("_flash_tiles.toml").read_text(encoding="utf-8"))
 
 
-def table_tile(target: str, dtype_bytes: int, width: int) -> Tile:
-    """Return the entry of a target for the smallest listed width that holds ``width``."""
-    widths = tile_table()[target][str(8 * dtype_bytes)]
+def table_tile(kernel: str, target: str, dtype_bytes: int, width: int) -> Tile:
+    """Return the entry of a kernel and target for the smallest listed width that holds ``width``."""
+    widths = tile_table()[kernel][target][str(8 * dtype_bytes)]
     return Tile(*widths[str(min(int(listed) for listed in widths if int(listed) >= width))])
 
 
@@ -53,7 +53,7 @@ def shortened(tile: Tile, seqlen_q: int) -> Tile:
 
 def table_target(capability: int) -> str:
     """Return the table's name for a compute capability (``89`` for 8.9): its own or the nearest older one."""
-    return nearest_target(f"sm_{capability}", tile_table())
+    return nearest_target(f"sm_{capability}", tile_table()["forward"])
 
 
 def nearest_target(target: str, listed: Collection[str]) -> str:
@@ -93,9 +93,9 @@ def _capability_by_driver() -> int | None:
     return None
 
 
-def tile_for(problem: Problem, target: str | None = None) -> Tile:
-    """Return the tile for a problem on a target, by default on what is here (on the CPU, ``cpu``); the
-    options named in ``OPTIONS`` override the table.
+def tile_for(problem: Problem, target: str | None = None, kernel: str = "forward") -> Tile:
+    """Return the tile of a kernel (``forward``, ``dq``, ``dkdv``) for a problem on a target, by default on
+    what is here (on the CPU, ``cpu``); the options named in ``OPTIONS`` override the table for every kernel.
 
     On a GPU a short query side (decoding) takes the shortest tile that holds it. On the CPU tiles are large:
     an interpreted step costs about the same whatever its size.
@@ -103,10 +103,9 @@ def tile_for(problem: Problem, target: str | None = None) -> Tile:
     p = problem
     if target is None:
         target = current_target(p.device)
-    tile = table_tile(
-        nearest_target(target, tile_table()), p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v))
-    )
-    if target != "cpu":
+    entry = nearest_target(target, tile_table()[kernel])
+    tile = table_tile(kernel, entry, p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v)))
+    if target != "cpu" and kernel != "dkdv":
         tile = shortened(tile, p.seqlen_q)
     given = {name: int(p.option(name)) for name in OPTIONS if p.option(name) is not None}
     return tile._replace(**given)

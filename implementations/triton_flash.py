@@ -44,6 +44,7 @@ IMPLEMENTATION = Implementation(
     semantics=SOFTMAX,
     supports=frozenset(
         {
+            "backward",
             "cross-lengths",
             "decode",
             "device:cpu",
