@@ -130,3 +130,125 @@ def output_launch(
         **tile_arguments(dtype_name(q), head_dim, value_dim, tile),
     }
     return Launch((batch * num_heads * where.query_tiles * num_blocks,), arguments, options(tile))
+
+
+def dq_launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad_out: Tensor,
+    out: Tensor,
+    total: Tensor,
+    states: Tensor,
+    dq: Tensor,
+    drop: Tensor,
+    bounds: Tensor,
+    where: Geometry,
+    causal: bool,
+    tile: LinearTile,
+) -> Launch:
+    """Compute dq ``[B, H, Sq, D]`` and ``drop`` ``[B, H, Sq]``, contiguous as out and total are."""
+    batch, num_heads, seqlen_q, head_dim = q.shape
+    value_dim = v.shape[3]
+    block_d, num_blocks = column_block(head_dim, tile)
+    arguments = {
+        "q_ptr": q,
+        "k_ptr": k,
+        "v_ptr": v,
+        "grad_ptr": grad_out,
+        "out_ptr": out,
+        "total_ptr": total,
+        "states_ptr": states,
+        "dq_ptr": dq,
+        "drop_ptr": drop,
+        "bounds_ptr": bounds,
+        **strides(q=q, k=k, v=v, g=grad_out),
+        "num_heads": num_heads,
+        "group_size": num_heads // k.shape[1],
+        "seqlen_q": seqlen_q,
+        "num_tiles": where.query_tiles,
+        "num_chunks": where.key_chunks,
+        "BLOCK_D": block_d,
+        "BLOCK_V": padded_width(value_dim),
+        "CAUSAL": causal,
+        **tile_arguments(dtype_name(q), head_dim, value_dim, tile),
+    }
+    return Launch((batch * num_heads * where.query_tiles * num_blocks,), arguments, options(tile))
+
+
+def query_states_launch(
+    q: Tensor,
+    grad_out: Tensor,
+    total: Tensor,
+    drop: Tensor,
+    states: Tensor,
+    bounds: Tensor,
+    tile: LinearTile,
+) -> Launch:
+    """Sum within each chunk of queries and over the heads of a group. states ``[B, G, chunks, D·Dv + D]``."""
+    batch, num_kv_heads, num_chunks = states.shape[:3]
+    num_heads, seqlen_q, head_dim = q.shape[1:]
+    value_dim = grad_out.shape[3]
+    block_v, num_blocks = column_block(value_dim, tile)
+    arguments = {
+        "q_ptr": q,
+        "grad_ptr": grad_out,
+        "total_ptr": total,
+        "drop_ptr": drop,
+        "states_ptr": states,
+        "bounds_ptr": bounds,
+        **strides(q=q, g=grad_out),
+        "num_kv_heads": num_kv_heads,
+        "group_size": num_heads // num_kv_heads,
+        "seqlen_q": seqlen_q,
+        "num_chunks": num_chunks,
+        "BLOCK_D": padded_width(head_dim),
+        "BLOCK_V": block_v,
+        **tile_arguments(dtype_name(q), head_dim, value_dim, tile),
+    }
+    return Launch((batch * num_kv_heads * num_chunks * num_blocks,), arguments, options(tile))
+
+
+def keys_gradient_launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad_out: Tensor,
+    total: Tensor,
+    drop: Tensor,
+    states: Tensor,
+    result: Tensor,
+    bounds: Tensor,
+    causal: bool,
+    of_keys: bool,
+    tile: LinearTile,
+) -> Launch:
+    """Compute dk ``[B, G, Sk, D]`` if ``of_keys``, else dv ``[B, G, Sk, Dv]``, contiguous."""
+    batch, num_kv_heads, seqlen_k, head_dim = k.shape
+    value_dim = v.shape[3]
+    block, num_blocks = column_block(head_dim if of_keys else value_dim, tile)
+    num_tiles = -(-seqlen_k // tile.block)
+    arguments = {
+        "q_ptr": q,
+        "k_ptr": k,
+        "v_ptr": v,
+        "grad_ptr": grad_out,
+        "total_ptr": total,
+        "drop_ptr": drop,
+        "states_ptr": states,
+        "result_ptr": result,
+        "bounds_ptr": bounds,
+        **strides(q=q, k=k, v=v, g=grad_out),
+        "num_kv_heads": num_kv_heads,
+        "group_size": q.shape[1] // num_kv_heads,
+        "seqlen_q": q.shape[2],
+        "seqlen_k": seqlen_k,
+        "num_tiles": num_tiles,
+        "num_chunks": states.shape[2],
+        "BLOCK_D": block if of_keys else padded_width(head_dim),
+        "BLOCK_V": padded_width(value_dim) if of_keys else block,
+        "CAUSAL": causal,
+        "OF_KEYS": of_keys,
+        **tile_arguments(dtype_name(q), head_dim, value_dim, tile),
+    }
+    return Launch((batch * num_kv_heads * num_tiles * num_blocks,), arguments, options(tile))

@@ -19,14 +19,29 @@ from attnbench.contract.masks import Causal
 from attnbench.contract.problem import Problem
 
 from ._linear_geometry import Geometry, Row, geometry
+from ._linear_backward_kernel import linear_dq_kernel, linear_query_states_kernel
+from ._linear_keys_kernel import linear_keys_gradient_kernel
 from ._linear_kernel import linear_output_kernel, linear_scan_kernel, linear_states_kernel
-from ._linear_launch import output_launch, scan_launch, state_size, states_launch
+from ._linear_launch import (
+    dq_launch,
+    keys_gradient_launch,
+    output_launch,
+    query_states_launch,
+    scan_launch,
+    state_size,
+    states_launch,
+)
 from ._linear_tiles import LinearTile, linear_tile_for
 
 _LIBRARY = torch.library.Library("attnbench", "FRAGMENT")
 _LIBRARY.define(
     "linear_forward(Tensor q, Tensor k, Tensor v, int[] query_starts, int[] key_limits, bool causal, "
     "int[] tile) -> (Tensor out, Tensor total)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_LIBRARY.define(
+    "linear_backward(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor total, "
+    "int[] query_starts, int[] key_limits, bool causal, int[] tile) -> (Tensor dq, Tensor dk, Tensor dv)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -70,6 +85,45 @@ def _forward(
         out, total = allocate(q, (*shape, v.shape[3]), q.dtype), allocate(q, shape, torch.float32)
         output_launch(q, k, v, states, out, total, bounds, where, causal, sizes).run(linear_output_kernel)
     return out, total
+
+
+@torch.library.impl(_LIBRARY, "linear_backward", "CompositeExplicitAutograd")
+def _backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    total: Tensor,
+    query_starts: Sequence[int],
+    key_limits: Sequence[int],
+    causal: bool,
+    tile: Sequence[int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    require_backend(q)
+    sizes = LinearTile(*tile)
+    where = geometry(query_starts, key_limits, q.shape[2], causal, sizes.chunk_size, sizes.block)
+    if where.key_chunks == 0:
+        return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
+    bounds = bounds_tensor(where.rows, q.device)
+    out, total = out.contiguous(), total.contiguous()
+    with on_device(q):
+        dq, dk, dv = (allocate(x, x.shape, x.dtype) for x in (q, k, v))
+        drop = allocate(total, total.shape, torch.float32)
+        states = key_states(k, v, where, bounds, causal, sizes)
+        dq_launch(q, k, v, grad_out, out, total, states, dq, drop, bounds, where, causal, sizes).run(
+            linear_dq_kernel
+        )
+        del states
+        size = state_size(q.shape[3], v.shape[3])
+        later = allocate(k, (*k.shape[:2], where.query_chunks, size), torch.float32)
+        query_states_launch(q, grad_out, total, drop, later, bounds, sizes).run(linear_query_states_kernel)
+        scan_launch(later, bounds, keep_all=causal, reverse=True).run(linear_scan_kernel)
+        for result, of_keys in ((dk, True), (dv, False)):
+            keys_gradient_launch(
+                q, k, v, grad_out, total, drop, later, result, bounds, causal, of_keys, sizes
+            ).run(linear_keys_gradient_kernel)
+    return dq, dk, dv
 
 
 def key_states(
@@ -121,3 +175,30 @@ def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 
 torch.library.register_fake("attnbench::linear_forward", _shapes, lib=_LIBRARY)
+
+
+def _gradient_shapes(_: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+torch.library.register_fake("attnbench::linear_backward", _gradient_shapes, lib=_LIBRARY)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, *ctx.settings = inputs
+    out, total = output
+    ctx.mark_non_differentiable(total)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, out, total)
+
+
+def _differentiate(ctx: Any, grad_out: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad_out is None:
+        return (None,) * 7
+    gradients = torch.ops.attnbench.linear_backward(grad_out, *ctx.saved_tensors, *ctx.settings)
+    return (*gradients, None, None, None, None)
+
+
+torch.library.register_autograd(
+    "attnbench::linear_forward", _differentiate, setup_context=_keep, lib=_LIBRARY
+)
