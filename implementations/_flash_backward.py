@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from ._flash_backward_kernel import flash_dkdv_kernel, flash_dq_kernel
+from ._flash_cost import operator_flops
 from ._flash_launch import Form, dkdv_launch, dq_launch
 from ._flash_tiles import Tile
 from ._operators import LIBRARY, bounds, define, result, run
@@ -149,3 +151,15 @@ def _refuse(ctx: Any, *_: Any) -> tuple[Any, ...]:
 for _name, _fake in (("attnbench::flash_dq", _dq_shapes), ("attnbench::flash_dkdv", _dkdv_shapes)):
     torch.library.register_fake(_name, _fake, lib=LIBRARY)
     torch.library.register_autograd(_name, _refuse, lib=LIBRARY)
+
+
+@register_flop_formula(torch.ops.attnbench.flash_dq)
+def _dq_flops(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
+    query_starts, key_limits, left, right, _scale, tile = rest[-6:]
+    return operator_flops("dq", (q, k, v), query_starts, key_limits, left, right, tile)
+
+
+@register_flop_formula(torch.ops.attnbench.flash_dkdv)
+def _dkdv_flops(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
+    query_starts, key_limits, left, right, _scale, tile = rest[-6:]
+    return operator_flops("dkdv", (q, k, v), query_starts, key_limits, left, right, tile)

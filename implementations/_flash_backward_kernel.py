@@ -252,7 +252,7 @@ def flash_dkdv_kernel(
         full_hi = tl.minimum(first_key + left + 1 - query_start, seqlen_q)
     begin = lo // BLOCK_Q
     end = tl.where((last_key > first_key) & (hi > lo), (hi + BLOCK_Q - 1) // BLOCK_Q, begin)
-    full_begin = tl.minimum((full_lo + BLOCK_Q - 1) // BLOCK_Q, end)
+    full_begin = tl.minimum(tl.maximum((full_lo + BLOCK_Q - 1) // BLOCK_Q, begin), end)
     full_end = tl.minimum(tl.maximum(full_hi // BLOCK_Q, full_begin), end)
 
     dims = tl.arange(0, BLOCK_D).to(tl.int64)

@@ -11,14 +11,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from attnbench.contract.implementation import AttentionOutput
 from attnbench.contract.problem import Problem
 
 from ._flash_backward import flash_backward
-from ._flash_cost import effective_band
+from ._flash_cost import operator_flops
 from ._flash_kernel import flash_forward_kernel
 from ._flash_launch import Form, forward_launch
+from ._flash_programs import effective_band
 from ._flash_tiles import Tile, tile_for
 from ._operators import LIBRARY, bounds, define, result, run
 
@@ -124,3 +126,9 @@ def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None, _: Non
 
 torch.library.register_fake("attnbench::flash_forward", _shapes, lib=LIBRARY)
 torch.library.register_autograd("attnbench::flash_forward", _backward, setup_context=_keep, lib=LIBRARY)
+
+
+@register_flop_formula(torch.ops.attnbench.flash_forward)
+def _flops(q: Any, k: Any, v: Any, *form: Any, **_: Any) -> int:
+    query_starts, key_limits, left, right, _scale, tile, *_tiles = form
+    return operator_flops("forward", (q, k, v), query_starts, key_limits, left, right, tile)

@@ -13,7 +13,7 @@ from torch import Tensor
 from attnbench.contract.launch import Launch, meta_inputs
 from attnbench.contract.problem import Problem
 
-from ._flash_cost import effective_band
+from ._flash_programs import effective_band
 from ._flash_tiles import Tile, padded_width, tile_for
 
 LOG2_E = math.log2(math.e)
@@ -152,45 +152,23 @@ def _strides(name: str, tensor: Tensor) -> dict[str, int]:
     }
 
 
-class _Meta:
-    """The tensors of a problem on the meta device, and its form for a kernel on a target."""
+def launches_on_meta(kernel: str, problem: Problem, target: str) -> tuple[Launch, ...]:
+    """Return the one launch of a kernel (``forward``, ``dq``, ``dkdv``) for a problem on a target.
 
-    def __init__(self, problem: Problem) -> None:
-        import torch
+    Tensors are contiguous and on the meta device; lse has no gradient.
+    """
+    import torch
 
-        self.problem = problem
-        self.q, self.k, self.v = meta_inputs(problem)
-        self.out = self.q.new_empty(*self.q.shape[:3], problem.head_dim_v)
-        self.lse = self.q.new_empty(self.q.shape[:3], dtype=torch.float32)
-        self.statistics = self.lse.new_empty((2, *self.lse.shape))
-        self.bounds = self.q.new_empty((problem.batch, 2), dtype=torch.int32)
-
-    def form(self, kernel: str, target: str) -> Form:
-        band, scale = effective_band(self.problem), self.problem.softmax_scale
-        return Form(band.left, band.right, scale, tile_for(self.problem, target, kernel))
-
-
-def forward_variants(problem: Problem, target: str) -> tuple[Launch, ...]:
-    """Return the one launch for a problem on a target, on tensors of the meta device."""
-    x = _Meta(problem)
-    statistics = x.statistics if problem.needs_gradients else None
-    form = x.form("forward", target)
-    return (forward_launch(x.q, x.k, x.v, x.out, x.lse, statistics, x.bounds, form),)
-
-
-def dq_variants(problem: Problem, target: str) -> tuple[Launch, ...]:
-    """Return the one launch of a backward pass without a gradient of lse; none for a problem without."""
-    if not problem.needs_gradients:
-        return ()
-    x = _Meta(problem)
-    do, form = x.out, x.form("dq", target)
-    return (dq_launch(x.q, x.k, x.v, do, None, x.out, x.statistics, x.bounds, x.q, x.lse, form),)
-
-
-def dkdv_variants(problem: Problem, target: str) -> tuple[Launch, ...]:
-    """Return the one launch of a backward pass; none for a problem without."""
-    if not problem.needs_gradients:
-        return ()
-    x = _Meta(problem)
-    do, form = x.out, x.form("dkdv", target)
-    return (dkdv_launch(x.q, x.k, x.v, do, x.statistics, x.lse, x.bounds, x.k, x.v, form),)
+    q, k, v = meta_inputs(problem)
+    out = q.new_empty(*q.shape[:3], problem.head_dim_v)
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    kept = lse.new_empty((2, *lse.shape))
+    bounds = q.new_empty((problem.batch, 2), dtype=torch.int32)
+    band = effective_band(problem)
+    form = Form(band.left, band.right, problem.softmax_scale, tile_for(problem, target, kernel))
+    if kernel == "forward":
+        statistics = kept if problem.needs_gradients else None
+        return (forward_launch(q, k, v, out, lse, statistics, bounds, form),)
+    if kernel == "dq":
+        return (dq_launch(q, k, v, out, None, out, kept, bounds, q, lse, form),)
+    return (dkdv_launch(q, k, v, out, kept, lse, bounds, k, v, form),)

@@ -17,8 +17,8 @@ from attnbench.contract.semantics import SOFTMAX
 
 from ._band import band_attention
 from ._band_cost import band_cost
-from ._flash_cost import KERNEL
 from ._flash_cost import cost as kernel_cost
+from ._flash_kernels import FORWARD
 from ._flash_tiles import kernel_faults
 
 
@@ -81,6 +81,6 @@ IMPLEMENTATION = Implementation(
     complexity=Complexity(time="O(n·W·d)", memory="O(n·d)"),
     attention=attention,
     cost=cost,
-    kernels=(KERNEL,),
+    kernels=(FORWARD,),
     runs_kernels=_kernel_runs,
 )

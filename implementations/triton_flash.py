@@ -1,4 +1,4 @@
-"""FlashAttention-2 forward in Triton: an online softmax over key tiles; memory grows with n, not with n².
+"""FlashAttention-2 in Triton, forward and backward: softmax over tiles; memory grows with n, not with n².
 
 Compiled on CUDA; on the CPU the same source runs in Triton's interpreter, for numbers and bytes, never for a
 latency.
@@ -12,8 +12,9 @@ from attnbench.contract.implementation import AttentionOutput, Complexity, Imple
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 
-from ._flash_cost import KERNEL, cost
+from ._flash_cost import cost
 from ._flash_forward import flash_forward
+from ._flash_kernels import KERNELS
 from ._flash_tiles import OPTIONS, kernel_faults
 
 
@@ -39,7 +40,7 @@ def execution(problem: Problem) -> str:
 
 IMPLEMENTATION = Implementation(
     name="triton-flash",
-    summary="FlashAttention-2 forward in Triton; scores stay on the chip, hidden tiles are skipped",
+    summary="FlashAttention-2 in Triton, forward and backward; scores stay on the chip, hidden tiles are skipped",
     paper="FlashAttention-2, arXiv 2307.08691",
     semantics=SOFTMAX,
     supports=frozenset(
@@ -69,5 +70,5 @@ IMPLEMENTATION = Implementation(
     unsupported=unsupported,
     options=dict.fromkeys(OPTIONS),
     execution=execution,
-    kernels=(KERNEL,),
+    kernels=KERNELS,
 )

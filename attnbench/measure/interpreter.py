@@ -102,7 +102,7 @@ class KernelTrace:
         """Mark the query rows ``[B, H, Sq]`` that every launch computed: all, unless one was sampled."""
         computed = np.ones((batch, num_heads, seqlen_q), dtype=np.bool_)
         for launch in self.launches:
-            if launch.sample is not None:
+            if launch.sample is not None and launch.sample.rows is not None:
                 reached = np.zeros_like(computed)
                 for row in launch.sample.rows:
                     reached[row.batch, row.head, row.start : row.stop] = True
