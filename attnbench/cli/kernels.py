@@ -50,14 +50,15 @@ def kernels(
 ) -> int:
     """Compile kernels ahead of time: registers, spills, shared memory, instructions."""
     from attnbench.device.kernel_baseline import read_baseline
-    from attnbench.device.kernels import find_tasks, in_order, inspect
+    from attnbench.device.kernels import Compilers, in_order
     from attnbench.device.targets import find_target, targets
 
     names = [find_target(one).name for one in target or targets()]
     forms = _forms(head_dim or USUAL_HEAD_DIMS, dtype or ["bfloat16"], mask or [None], ragged)
     then = None if baseline is None else read_baseline(baseline)
-    tasks = find_tasks(name, names, forms)
-    rows = in_order(tasks, dict(_with_progress(inspect(tasks), len(tasks))))
+    with Compilers() as compilers:
+        tasks = compilers.find_tasks(name, names, forms)
+        rows = in_order(tasks, dict(_with_progress(compilers.inspect(tasks), len(tasks))))
     _require_rows(rows, name, forms)
     if json:
         print_json(rows)
@@ -172,7 +173,8 @@ def _tensor_cores(kinds: dict[str, int]) -> str:
 
 def _differs(then: list[Row], rows: list[Row]) -> bool:
     """Print what differs from the baseline; return whether any of it is a fault."""
-    from attnbench.device.kernel_baseline import differences, identity
+    from attnbench.device.kernel_baseline import differences
+    from attnbench.device.kernels import identity
 
     known = {identity(row) for row in then}
     compared = sum(identity(row) in known for row in rows)

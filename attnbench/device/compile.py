@@ -190,7 +190,8 @@ def multiply_adds(ttgir: str) -> int:
     """Return the multiply-adds of one iteration of the innermost loop with the largest products, given
     Triton's last hardware-independent form of a kernel; 0 without such a loop.
     """
-    most, open_loops = 0, []  # of each loop: its indentation, and the work inside it
+    most = 0
+    open_loops: list[list[int]] = []  # of each its indentation, and the work inside it
     for line in ttgir.splitlines():
         indent = len(line) - len(line.lstrip())
         if open_loops and line.lstrip().startswith("}") and indent == open_loops[-1][0]:

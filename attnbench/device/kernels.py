@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Any
 
 from attnbench.contract.errors import UsageError
@@ -64,8 +64,8 @@ class _Worker:
         except BrokenPipeError:
             line = ""
         if not line:
-            self._process = None
-            raise WorkerDied(_how_it_ended(process.wait()))
+            self.close()
+            raise WorkerDied(_how_it_ended(process.returncode))
         said = json.loads(line)
         if "error" in said:
             raise UsageError(said["error"])
@@ -87,6 +87,7 @@ class _Worker:
         """Let the process end."""
         if self._process is not None:
             self._process.communicate()
+            self._process = None
 
 
 def _how_it_ended(code: int) -> str:
@@ -114,58 +115,66 @@ def _environment(folder: Path) -> dict[str, str]:
     }
 
 
-def find_tasks(name: str | None, targets: Iterable[str], forms: Sequence[Form]) -> list[Task]:
-    """Return the tasks for an implementation (``None``: all that have kernels).
+class Compilers:
+    """The compiling processes, as many as there are cores, each started when it is needed."""
 
-    Raises:
-        UsageError: no such implementation, or it has no kernels that can be compiled ahead of time.
-    """
-    worker = _Worker()
-    try:
-        found = worker.ask({"name": name})
-    except WorkerDied as error:
-        raise UsageError(f"{name or 'an implementation'} can't be loaded: {error}") from error
-    finally:
-        worker.close()
-    variants = [item["name"] for item in found if item["kernels"]]
-    if not variants:
-        raise UsageError(f"{name} has no kernels to compile ahead of time (KernelSpec.variants)")
-    return [
-        Task(name or variant, variant, target, form)
-        for variant in variants
-        for target in targets
-        for form in forms
-    ]
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        self._workers = [_Worker() for _ in range(min(len(allowed_cores()), MOST_PROCESSES))]
+        self._idle: LifoQueue[_Worker] = LifoQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
 
+    def __enter__(self) -> Compilers:
+        return self
 
-def inspect(tasks: Sequence[Task]) -> Iterator[tuple[Task, list[Row]]]:
-    """Yield each task with its rows, as they are done; a kernel that doesn't compile has an ``error``."""
-    number = min(len(tasks), len(allowed_cores()), MOST_PROCESSES)
-    workers = [_Worker() for _ in range(number)]
-    idle: SimpleQueue[_Worker] = SimpleQueue()
-    for worker in workers:
-        idle.put(worker)
-
-    def work(task: Task) -> list[Row]:
-        worker = idle.get()
-        try:
-            return list(worker.ask(asdict(task)))
-        except WorkerDied as error:
-            form = {**asdict(task.form), "mode": None}
-            row = {"implementation": task.variant, "kernel": None, "target": task.target}
-            return [{**row, **form, "error": str(error)}]
-        finally:
-            idle.put(worker)
-
-    pool = ThreadPoolExecutor(number)
-    try:
-        submitted = {pool.submit(work, task): task for task in tasks}
-        for done in as_completed(submitted):
-            yield submitted[done], done.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        for worker in workers:
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
             worker.close()
+
+    def find_tasks(self, name: str | None, targets: Iterable[str], forms: Sequence[Form]) -> list[Task]:
+        """Return the tasks for an implementation (``None``: all that have kernels).
+
+        Raises:
+            UsageError: no such implementation, or it has no kernels that can be compiled ahead of time.
+        """
+        try:
+            found = self._ask({"name": name})
+        except WorkerDied as error:
+            raise UsageError(f"{name or 'an implementation'} can't be loaded: {error}") from error
+        variants = [item["name"] for item in found if item["kernels"]]
+        if not variants:
+            raise UsageError(f"{name} has no kernels to compile ahead of time (KernelSpec.variants)")
+        return [
+            Task(name or variant, variant, target, form)
+            for variant in variants
+            for target in targets
+            for form in forms
+        ]
+
+    def inspect(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, list[Row]]]:
+        """Yield each task with its rows, as they are done; a kernel that doesn't compile has an ``error``."""
+        pool = ThreadPoolExecutor(len(self._workers))
+        try:
+            submitted = {pool.submit(self._rows, task): task for task in tasks}
+            for done in as_completed(submitted):
+                yield submitted[done], done.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _rows(self, task: Task) -> list[Row]:
+        try:
+            return list(self._ask(asdict(task)))
+        except WorkerDied as error:
+            row = {"implementation": task.variant, "kernel": None, "target": task.target, "mode": None}
+            return [{**row, **asdict(task.form), "error": str(error)}]
+
+    def _ask(self, request: Mapping[str, Any]) -> Any:
+        worker = self._idle.get()
+        try:
+            return worker.ask(request)
+        finally:
+            self._idle.put(worker)
 
 
 def in_order(tasks: Sequence[Task], found: Mapping[Task, list[Row]]) -> list[Row]:
