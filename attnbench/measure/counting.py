@@ -5,6 +5,7 @@ ones, in milliseconds and without memory, but for two things: autograd copies le
 a view in place, and tables that a real module makes once and keeps, a fake one makes in every call.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -30,6 +31,8 @@ class Counts:
     flops: int
     mixer_flops: int
     """Those of them inside mixers; 0 at level ``attention`` and where a call is compiled."""
+    kernel_flops: int
+    """Those of them that operators made of kernels state for themselves."""
     mixer_bytes_at_peak: int
     """What of the call's peak was made inside mixers, likewise."""
     operators: tuple[str, ...]
@@ -46,8 +49,8 @@ def count_call(workload: Workload) -> Counts:
     return count_outputs(workload)[0]
 
 
-def count_outputs(workload: Workload) -> tuple[Counts, Outputs]:
-    """The same, with what the call returned."""
+def count_outputs(workload: Workload, prepared: Callable[[], None] = lambda: None) -> tuple[Counts, Outputs]:
+    """The same, with what the call returned; ``prepared`` is told when the call is about to begin."""
     granularity = CUDA_GRANULARITY if workload.case.device == "cuda" else 1
     inside = Inside()
     lifetimes, operands = LifetimeTracker(granularity, inside.__bool__), OperandBytes()
@@ -60,6 +63,7 @@ def count_outputs(workload: Workload) -> tuple[Counts, Outputs]:
             workload.prepare()
         prepare_peak_bytes = lifetimes.peak_bytes
         lifetimes.reset_peak()
+        prepared()
         with workload.environment(), Together(lifetimes, operands, flops):
             outputs = workload.call()
     counts = Counts(
@@ -69,6 +73,7 @@ def count_outputs(workload: Workload) -> tuple[Counts, Outputs]:
         operand_bytes=operands.total_bytes,
         flops=flops.flops,
         mixer_flops=flops.flops_inside,
+        kernel_flops=flops.kernel_flops,
         mixer_bytes_at_peak=lifetimes.peak_inside_bytes,
         operators=tuple(operands.operators),
     )

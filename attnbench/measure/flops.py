@@ -30,15 +30,16 @@ def counted_flops(workload: Workload, counted: Counts) -> int:
 
 
 def executed_flops(workload: Workload, counted: Counts) -> int:
-    """Return the FLOPs of a call: those of its operators, and in closed form those of kernels of its own.
+    """Return the FLOPs of a call: those of its operators, and in closed form those of kernels of its own
+    that are no operators with a formula.
 
     Raises:
         NothingCountedError: neither the counter nor the implementation says.
     """
     with_kernels = [one for one in workload.attentions if one.implementation.kernels_for(one.asked)]
-    if not with_kernels:
+    if counted.kernel_flops or not with_kernels:
         return counted_flops(workload, counted)
-    # No operator counter sees into a kernel.
+    # No operator counter sees into a kernel that states nothing.
     return counted.flops + sum(one.layers * _stated(workload, one) for one in with_kernels)
 
 

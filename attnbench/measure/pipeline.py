@@ -131,7 +131,7 @@ def _count_and_check(
     with ExitStack() as stack:
         stack.enter_context(upstream_on(workload, rows))
         trace = stack.enter_context(trace_kernels(sample)) if interpreted else None
-        counts, outputs = count_outputs(workload)
+        counts, outputs = count_outputs(workload, *(() if trace is None else (trace.begin_call,)))
     out = outputs.out.detach()
     fill_counted(workload, settings, counts, predicted, trace, record)
     if isinstance(check, str):
@@ -188,6 +188,10 @@ def _say_what_was_cut(
         cuts.append(f"truth on {rows.numel()} of {workload.problem.seqlen_q} query rows a head")
     if sampled is not None:
         agreement.programs = f"{sampled.programs_run} of {sampled.programs_total}"
+        if workload.problem.needs_gradients:
+            record.unavailable["agreement.gradients"] = (
+                f"{agreement.programs} kernel programs interpreted: gradients add up all of them"
+            )
         cuts.append(
             f"{agreement.programs} kernel programs interpreted, bytes of the rest by their progression"
         )
