@@ -19,7 +19,7 @@ contiguous and written whole, 0 where nothing is seen.
 import triton
 import triton.language as tl
 
-from ._linear_kernel import feature
+from ._linear_kernel import feature, operand
 
 
 @triton.jit
@@ -129,7 +129,8 @@ def linear_dq_kernel(
         other=0.0,
     )
     normaliser = tl.load(state_base + HEAD_DIM * VALUE_DIM + dims, mask=summed, other=0.0)
-    acc = tl.dot(upstream, state.to(DOT), input_precision=PRECISION) - delta[:, None] * normaliser[None, :]
+    acc = tl.dot(upstream, operand(state, DOT, PRECISION), input_precision=PRECISION)
+    acc -= delta[:, None] * normaliser[None, :]
     if CAUSAL:
         for start in range(chunk * CHUNK, tl.minimum(first + BLOCK, key_limit), BLOCK):
             k_pos = start + tl.arange(0, BLOCK)
@@ -147,7 +148,9 @@ def linear_dq_kernel(
             )
             weights = tl.dot(upstream, v.to(DOT), input_precision=PRECISION) - delta[:, None]
             weights = tl.where((k_pos[None, :] <= q_pos[:, None]) & seen[None, :], weights, 0.0)
-            acc = tl.dot(weights.to(DOT), feature(k, DOT), acc, input_precision=PRECISION)
+            weights = operand(weights, DOT, PRECISION)
+            b = operand(feature(k), DOT, PRECISION)
+            acc = tl.dot(weights, b, acc, input_precision=PRECISION)
 
     q = tl.load(
         q_ptr
@@ -239,10 +242,10 @@ def linear_query_states_kernel(
         )
         total = tl.load(total_ptr + out_rows, mask=sees, other=1.0)
         drop = tl.load(drop_ptr + out_rows, mask=sees, other=0.0)
-        a = feature(q, tl.float32)
+        a = feature(q)
         normaliser += tl.sum(a * drop[None, :], 1)
-        scaled = a / total[None, :]
-        state = tl.dot(scaled.to(DOT), upstream.to(DOT), state, input_precision=PRECISION)
+        scaled = operand(a / total[None, :], DOT, PRECISION)
+        state = tl.dot(scaled, upstream.to(DOT), state, input_precision=PRECISION)
 
     base = states_ptr + (kv.to(tl.int64) * num_chunks + chunk) * (HEAD_DIM * VALUE_DIM + HEAD_DIM)
     tl.store(

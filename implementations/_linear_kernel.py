@@ -26,10 +26,21 @@ import triton.language as tl
 
 
 @triton.jit
-def feature(x, DOT: tl.constexpr):
-    """``φ(x) = elu(x) + 1``, exact where it is small."""
+def feature(x):
+    """``φ(x) = elu(x) + 1`` in float32, exact where it is small."""
     wide = x.to(tl.float32)
-    return (tl.exp(tl.minimum(wide, 0.0)) + tl.maximum(wide, 0.0)).to(DOT)
+    return tl.exp(tl.minimum(wide, 0.0)) + tl.maximum(wide, 0.0)
+
+
+@triton.jit
+def operand(x, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """Round to what a product takes: the hardware cuts float32 off to TF32, which would bias every sum."""
+    if PRECISION == "tf32":
+        bits = x.to(tl.int32, bitcast=True)
+        rounded = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+        # In a NaN of all ones the addition carries over into the sign.
+        x = tl.where(x == x, rounded, x)
+    return x.to(DOT)
 
 
 @triton.jit
@@ -93,9 +104,9 @@ def linear_states_kernel(
             mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM),
             other=0.0,
         )
-        b = tl.where(seen[None, :], feature(k, tl.float32), 0.0)
-        normaliser += tl.sum(b, 1)
-        state = tl.dot(b.to(DOT), v.to(DOT), state, input_precision=PRECISION)
+        b = operand(tl.where(seen[None, :], feature(k), 0.0), DOT, PRECISION)
+        normaliser += tl.sum(b.to(tl.float32), 1)
+        state = tl.dot(b, v.to(DOT), state, input_precision=PRECISION)
 
     base = states_ptr + (head.to(tl.int64) * num_chunks + chunk) * (HEAD_DIM * VALUE_DIM + HEAD_DIM)
     tl.store(
@@ -220,7 +231,8 @@ def linear_output_kernel(
         mask=sees[:, None] & (dims[None, :] < HEAD_DIM),
         other=0.0,
     )
-    a = tl.where(sees[:, None] & (dims[None, :] < HEAD_DIM), feature(q, tl.float32), 0.0)
+    a = tl.where(sees[:, None] & (dims[None, :] < HEAD_DIM), feature(q), 0.0)
+    a = operand(a, DOT, PRECISION)
 
     # The chunks before this one are in the running sum of the last of them; queries after all keys have no
     # chunk of keys of their own.
@@ -238,9 +250,8 @@ def linear_output_kernel(
         other=0.0,
     )
     normaliser = tl.load(state_base + HEAD_DIM * VALUE_DIM + dims, mask=summed, other=0.0)
-    total = tl.sum(a * normaliser[None, :], 1)
-    a = a.to(DOT)
-    acc = tl.dot(a, state.to(DOT), input_precision=PRECISION)
+    total = tl.sum(a.to(tl.float32) * normaliser[None, :], 1)
+    acc = tl.dot(a, operand(state, DOT, PRECISION), input_precision=PRECISION)
     if CAUSAL:
         for start in range(chunk * CHUNK, tl.minimum(first + BLOCK, key_limit), BLOCK):
             k_pos = start + tl.arange(0, BLOCK)
@@ -257,10 +268,12 @@ def linear_output_kernel(
                 mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM),
                 other=0.0,
             )
-            weights = tl.dot(a, feature(k, DOT), input_precision=PRECISION)
+            b = operand(feature(k), DOT, PRECISION)
+            weights = tl.dot(a, b, input_precision=PRECISION)
             weights = tl.where((k_pos[None, :] <= q_pos[:, None]) & seen[None, :], weights, 0.0)
-            total += tl.sum(weights, 1)
-            acc = tl.dot(weights.to(DOT), v.to(DOT), acc, input_precision=PRECISION)
+            weights = operand(weights, DOT, PRECISION)
+            total += tl.sum(weights.to(tl.float32), 1)
+            acc = tl.dot(weights, v.to(DOT), acc, input_precision=PRECISION)
 
     divisor = tl.where(total == 0.0, 1.0, total)
     out_rows = wide_head.to(tl.int64) * seqlen_q + rows

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from ._linear_backward_kernel import slope
-from ._linear_kernel import feature
+from ._linear_kernel import feature, operand
 
 
 @triton.jit
@@ -92,9 +92,9 @@ def linear_keys_gradient_kernel(
     else:
         x_pointers = k_base + wide_pos[:, None] * stride_ks + inner[None, :] * stride_kd
     x = tl.load(x_pointers, mask=seen[:, None] & (inner[None, :] < INNER), other=0.0)
-    x = x.to(DOT) if OF_KEYS else feature(x, DOT)
-    if not OF_KEYS and BLOCK_INNER != INNER:
-        x = tl.where(inner[None, :] < INNER, x, 0.0).to(DOT)
+    if not OF_KEYS:
+        x = operand(tl.where(inner[None, :] < INNER, feature(x), 0.0), DOT, PRECISION)
+    x = x.to(DOT)
 
     # Queries of later chunks are in the running sum of the first of them.
     first_pos = tl.maximum(query_start, 0)
@@ -108,7 +108,7 @@ def linear_keys_gradient_kernel(
         mask=(inner[:, None] < INNER) & summed[None, :],
         other=0.0,
     )
-    acc = tl.dot(x, state.to(DOT), input_precision=PRECISION)
+    acc = tl.dot(x, operand(state, DOT, PRECISION), input_precision=PRECISION)
     if OF_KEYS:
         normaliser = tl.load(state_base + HEAD_DIM * VALUE_DIM + outer, mask=summed, other=0.0)
         acc += normaliser[None, :]
@@ -138,13 +138,19 @@ def linear_keys_gradient_kernel(
             z = tl.load(z_pointers, mask=sees[:, None] & (outer[None, :] < OUTER), other=0.0)
             out_rows = (wide_batch * num_kv_heads * group_size + head) * seqlen_q + rows
             total = tl.load(total_ptr + out_rows, mask=sees, other=1.0)
-            y = y.to(DOT) if OF_KEYS else feature(y, DOT)
+            if OF_KEYS:
+                y = y.to(DOT)
+            else:
+                y = operand(feature(y), DOT, PRECISION)
             weights = tl.dot(x, y, input_precision=PRECISION) / total[None, :]
             if OF_KEYS:
                 weights += tl.load(drop_ptr + out_rows, mask=sees, other=0.0)[None, :]
             weights = tl.where((k_pos[:, None] <= q_pos[None, :]) & sees[None, :], weights, 0.0)
-            z = feature(z, DOT) if OF_KEYS else z.to(DOT)
-            acc = tl.dot(weights.to(DOT), z, acc, input_precision=PRECISION)
+            if OF_KEYS:
+                z = operand(feature(z), DOT, PRECISION)
+            else:
+                z = z.to(DOT)
+            acc = tl.dot(operand(weights, DOT, PRECISION), z, acc, input_precision=PRECISION)
 
     if OF_KEYS:
         k = tl.load(
