@@ -7,7 +7,7 @@ another version allocates registers in another way, so that differences are news
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,12 +39,6 @@ def read_baseline(path: Path) -> list[Row]:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{path} is no baseline of `attnbench kernels --json`: {error!r}") from error
     return list(rows)
-
-
-def write_baseline(path: Path, rows: Iterable[Row]) -> None:
-    """Write rows, each on a line of its own, so that a change shows what it changes."""
-    lines = ",\n".join(json.dumps(row, sort_keys=True) for row in rows)
-    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def differences(then: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
