@@ -77,10 +77,14 @@ def flash_dq_kernel(
     key_limit = tl.load(bounds_ptr + 2 * batch + 1)
 
     rows = tile * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    q_pos = query_start + rows
     lo, hi, begin, full_begin, full_end, end = key_range(
         tile, query_start, key_limit, seqlen_q, left, right, BLOCK_Q, BLOCK_K, HAS_LEFT, HAS_RIGHT
     )
+    # First and last key that each query sees.
+    first_key = tl.maximum(query_start + rows - left, lo)
+    last_key = tl.full([BLOCK_Q], 0, dtype=tl.int32) + hi - 1
+    if HAS_RIGHT:
+        last_key = tl.minimum(query_start + rows + right, last_key)
 
     dims = tl.arange(0, BLOCK_D).to(tl.int64)
     value_dims = tl.arange(0, BLOCK_DV).to(tl.int64)
@@ -154,11 +158,9 @@ def flash_dq_kernel(
                         v = tl.load(v_ptrs)
                 scores = tl.dot(q, tl.trans(k), input_precision="ieee")
                 if phase != 1:
-                    visible = seen[None, :]
+                    visible = k_pos[None, :] <= last_key[:, None]
                     if HAS_LEFT:
-                        visible = visible & (q_pos[:, None] - k_pos[None, :] <= left)
-                    if HAS_RIGHT:
-                        visible = visible & (k_pos[None, :] - q_pos[:, None] <= right)
+                        visible = visible & (k_pos[None, :] >= first_key[:, None])
                     scores = tl.where(visible, scores, float("-inf"))
                 p = tl.exp2((scores - largest[:, None]) * scale_log2 - log2_sum[:, None])
                 dp = tl.dot(do, tl.trans(v), input_precision="ieee")
@@ -262,6 +264,9 @@ def flash_dkdv_kernel(
     k_pos = tile * BLOCK_K + tl.arange(0, BLOCK_K)
     wide_k_pos = k_pos.to(tl.int64)
     seen = (k_pos >= first_key) & (k_pos < last_key)
+    # First and last query that sees each key.
+    first_row = k_pos - right - query_start
+    last_row = k_pos + left - query_start
 
     k_base = k_ptr + wide_batch * stride_kb + wide_kv_head * stride_kh
     v_base = v_ptr + wide_batch * stride_vb + wide_kv_head * stride_vh
@@ -303,10 +308,9 @@ def flash_dkdv_kernel(
             else:
                 block = full_begin + block
             head = kv_head * group_size + step // blocks
-            first_row = block * BLOCK_Q
-            rows = first_row + block_rows
+            rows = block * BLOCK_Q + block_rows
             wide_head = tl.cast(head, tl.int64)
-            wide_row = tl.cast(first_row, tl.int64)
+            wide_row = tl.cast(block * BLOCK_Q, tl.int64)
             q_ptrs = q_base + wide_head * stride_qh + wide_row * stride_qs + q_offsets
             do_ptrs = do_base + wide_head * stride_doh + wide_row * stride_dos + do_offsets
             row_offsets = (wide_batch * num_kv_heads * group_size + wide_head) * seqlen_q + rows
@@ -333,11 +337,13 @@ def flash_dkdv_kernel(
                 delta = tl.load(delta_ptr + row_offsets)
             scores = tl.dot(k, tl.trans(q), input_precision="ieee")
             if copy == 0 and (HAS_LEFT or HAS_RIGHT):
-                distance = k_pos[:, None] - (query_start + rows)[None, :]
-                if HAS_LEFT:
-                    scores = tl.where(distance >= -left, scores, float("-inf"))
                 if HAS_RIGHT:
-                    scores = tl.where(distance <= right, scores, float("-inf"))
+                    visible = rows[None, :] >= first_row[:, None]
+                    if HAS_LEFT:
+                        visible = visible & (rows[None, :] <= last_row[:, None])
+                else:
+                    visible = rows[None, :] <= last_row[:, None]
+                scores = tl.where(visible, scores, float("-inf"))
             p = tl.exp2((scores - largest[None, :]) * scale_log2 - log2_sum[None, :])
             dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
             dp = tl.dot(v, tl.trans(do), input_precision="ieee")

@@ -107,10 +107,14 @@ def flash_forward_kernel(
     key_limit = tl.load(bounds_ptr + 2 * batch + 1)
 
     rows = tile * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    q_pos = query_start + rows
     lo, hi, begin, full_begin, full_end, end = key_range(
         tile, query_start, key_limit, seqlen_q, left, right, BLOCK_Q, BLOCK_K, HAS_LEFT, HAS_RIGHT
     )
+    # First and last key that each query sees.
+    first_key = tl.maximum(query_start + rows - left, lo)
+    last_key = tl.full([BLOCK_Q], 0, dtype=tl.int32) + hi - 1
+    if HAS_RIGHT:
+        last_key = tl.minimum(query_start + rows + right, last_key)
 
     # What multiplies a stride is 64 bits wide: index × stride passes 2**31 long before memory ends.
     dims = tl.arange(0, BLOCK_D).to(tl.int64)
@@ -163,11 +167,9 @@ def flash_forward_kernel(
                     k = tl.load(k_ptrs)
                 scores = tl.dot(q, k, input_precision="ieee")
                 if phase != 1:
-                    visible = seen[None, :]
+                    visible = k_pos[None, :] <= last_key[:, None]
                     if HAS_LEFT:
-                        visible = visible & (q_pos[:, None] - k_pos[None, :] <= left)
-                    if HAS_RIGHT:
-                        visible = visible & (k_pos[None, :] - q_pos[:, None] <= right)
+                        visible = visible & (k_pos[None, :] >= first_key[:, None])
                     scores = tl.where(visible, scores, float("-inf"))
                 new_max = tl.maximum(row_max, tl.max(scores, 1))
                 shift = new_max
