@@ -49,6 +49,7 @@ def kernels(
     json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
 ) -> int:
     """Compile kernels ahead of time: registers, spills, shared memory, instructions."""
+    from attnbench.contract.errors import UsageError
     from attnbench.device.kernel_baseline import read_baseline
     from attnbench.device.kernels import Compilers, in_order
     from attnbench.device.targets import find_target, targets
@@ -59,7 +60,9 @@ def kernels(
     with Compilers() as compilers:
         tasks = compilers.find_tasks(name, names, forms)
         rows = in_order(tasks, dict(_with_progress(compilers.inspect(tasks), len(tasks))))
-    _require_rows(rows, name, forms)
+    if not rows:
+        asked = ", ".join(map(str, forms))
+        raise UsageError(f"{name or 'every implementation'} refuses {asked}, or launches no kernel for it")
     if json:
         print_json(rows)
     elif then is None:
@@ -104,14 +107,6 @@ def _with_progress(done: Iterable[Any], total: int) -> Iterable[Any]:
     return track(
         done, "compiling", total=total, console=console, transient=True, disable=not console.is_terminal
     )
-
-
-def _require_rows(rows: list[Row], name: str | None, forms: list[Form]) -> None:
-    from attnbench.contract.errors import UsageError
-
-    if not rows:
-        asked = "; ".join(str(form) for form in forms)
-        raise UsageError(f"{name or 'no implementation'} launches no kernel for {asked}")
 
 
 def _print(rows: list[Row]) -> None:

@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,8 @@ from attnbench.contract.launch import Launch
 from .machine_code import count_kinds, main_loop, read_amdgcn, read_sass
 from .targets import Target
 
-FACTS_VERSION = 1
-"""Of what is kept of a compilation; kept facts of another version are made anew."""
+READERS = ("compile.py", "loops.py", "machine_code.py")
+"""What reads a compilation; facts that another source of theirs read are made anew."""
 
 
 class CompilationFailed(Exception):
@@ -102,7 +104,7 @@ def compile_launch(kernel: Any, launch: Launch, target: Target, facts: Path) -> 
     found = _facts(compiled, target, log)
     facts.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=facts, delete=False) as file:
-        json.dump({"version": FACTS_VERSION, **asdict(found)}, file)
+        json.dump({"version": _version(), **asdict(found)}, file)
     Path(file.name).replace(kept)
     return found
 
@@ -112,7 +114,13 @@ def _read(kept: Path) -> CompiledKernel | None:
         known = json.loads(kept.read_text())
     except (OSError, ValueError):
         return None
-    return CompiledKernel(**known) if known.pop("version", None) == FACTS_VERSION else None
+    return CompiledKernel(**known) if known.pop("version", None) == _version() else None
+
+
+@cache
+def _version() -> str:
+    sources = [Path(__file__).with_name(name).read_bytes() for name in READERS]
+    return sha256(b"".join(sources)).hexdigest()
 
 
 def _warmed_up(kernel: Any, launch: Launch) -> tuple[Any, str]:

@@ -33,12 +33,14 @@ def read_baseline(path: Path) -> list[Row]:
         UsageError: the file can't be read, or it is none.
     """
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows: list[Row] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(rows, list):
+            raise TypeError("not a list of rows")
         for row in rows:
             identity(row)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{path} is no baseline of `attnbench kernels --json`: {error!r}") from error
-    return list(rows)
+    return rows
 
 
 def differences(then: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]:
@@ -48,7 +50,7 @@ def differences(then: Sequence[Row], now: Sequence[Row]) -> Iterator[Difference]
         old = before.get(identity(row))
         if old is None:
             continue
-        same_compiler = old["triton"] == row["triton"]
+        same_compiler = old.get("triton") == row.get("triton")
         for fact, was, is_now in _facts(old, row):
             yield Difference(name_of(row), fact, was, is_now, same_compiler)
 

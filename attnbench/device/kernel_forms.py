@@ -27,6 +27,10 @@ class Form:
     """None: the first of `MASKS` that the implementation takes."""
     ragged: bool = False
 
+    def __str__(self) -> str:
+        words = (self.dtype, f"D{self.head_dim}", self.mask, "ragged" if self.ragged else None)
+        return " ".join(word for word in words if word)
+
 
 def problems(implementation: Implementation, form: Form) -> Iterator[Problem]:
     """Yield the problem of each mode that the implementation takes in that form."""

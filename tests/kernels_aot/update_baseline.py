@@ -3,7 +3,6 @@
 import sys
 
 from attnbench.device.kernels import Compilers, in_order
-
 from tests.kernels_aot.matrix import faults, whole_matrix, write_baseline
 
 
