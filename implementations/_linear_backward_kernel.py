@@ -1,5 +1,6 @@
-"""The gradients of linear attention in Triton, parallel over chunks. Letters, layouts and forms of the products
-as in the forward kernels; see there.
+"""The gradients of linear attention in Triton, parallel over chunks.
+
+Letters, layouts and forms of the products are those of the forward kernels; see there.
 
 With upstream gradients ``do``, denominators t, ``δ_i = do_i · out_i`` and, from the end of the sequence, the
 state ``R_c = Σ_{i after c} (a_i / t_i)ᵀ [do_i, -δ_i]``
@@ -10,7 +11,7 @@ state ``R_c = Σ_{i after c} (a_i / t_i)ᵀ [do_i, -δ_i]``
 
 ``linear_dq_kernel`` also writes ``-δ / t`` ``[B, H, Sq]`` (float32) for ``linear_query_states_kernel`` and
 ``linear_keys_gradient_kernel``, which adds up over the heads of a group: nothing is atomic. Gradients are
-contiguous and written whole, 0 where nothing is seen.
+contiguous and written whole, 0 where nothing is seen. As in FlashAttention, δ is that of the rounded output.
 """
 
 # Triton reads the annotations of a kernel, so its arguments cannot have ours.
@@ -197,8 +198,8 @@ def linear_query_states_kernel(
     WIDE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """``Σ (a_i / t_i)ᵀ [do_i, -δ_i]`` over the queries of one chunk and the heads of a group, one block of value
-    columns a program; chunks count from that of the first query that sees a key.
+    """``Σ (a_i / t_i)ᵀ [do_i, -δ_i]`` over the queries of one chunk and the heads of a group, one block of
+    value columns a program; chunks count from that of the first query that sees a key.
     """
     NUM_BLOCKS: tl.constexpr = (VALUE_DIM + BLOCK_V - 1) // BLOCK_V
     DOT: tl.constexpr = tl.float32 if WIDE else q_ptr.dtype.element_ty

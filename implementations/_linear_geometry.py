@@ -1,4 +1,4 @@
-"""Where chunks of keys and tiles of queries lie. In: positions and lengths. Out: integers, for kernel launches.
+"""Where chunks of keys and tiles of queries lie. In: positions and lengths. Out: integers.
 
 Chunks and tiles start at multiples of their length, so a tile of queries lies in one chunk.
 """

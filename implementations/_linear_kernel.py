@@ -1,11 +1,11 @@
-"""Linear attention forward in Triton, parallel over chunks: sums of each chunk, their running sums, the output.
+"""Linear attention forward in Triton, parallel over chunks: sums of each, their running sums, the output.
 
 With ``a = φ(q)`` and ``b = φ(k)``, φ = elu + 1, a query in chunk c of the sequence is
 
-    ``y_i = a_i S_c + Σ_{j in chunk c, j ≤ i} (a_i · b_j) v_j``    with the state ``S_c = Σ_{j before c} b_jᵀ v_j``
+    ``y_i = a_i S_c + Σ_{j in c, j ≤ i} (a_i · b_j) v_j``    with the state ``S_c = Σ_{j before c} b_jᵀ v_j``
 
 over the same with 1 in place of v. Three kernels: ``linear_states_kernel`` sums ``b_jᵀ [v_j, 1]`` within each
-chunk, ``linear_scan_kernel`` turns the sums into running sums in place, ``linear_output_kernel`` does the rest.
+chunk, ``linear_scan_kernel`` makes them running sums in place, ``linear_output_kernel`` does the rest.
 
 In: q, k, v ``[B, H or G, S, D]`` by pointer and strides, and ``bounds[B, 4]`` (int32: position of the first
 query, keys that are seen, chunks of these keys, chunks of the queries). Positions are those of the keys; a
@@ -13,8 +13,8 @@ query sees the keys up to its own position, all keys if not CAUSAL, none if its 
 ``[B, H, Sq, Dv]`` and denominators ``[B, H, Sq]`` (float32), contiguous. States are float32
 ``[B, G, chunks, D·Dv + D]``: ``Σ bᵀ v``, then ``Σ b``.
 
-Operands of products are as narrow as the inputs, or float32 if WIDE: for float32, and for float16, whose range
-products leave; PRECISION "tf32" then holds every float16.
+Operands of products are as narrow as the inputs, or float32 if WIDE: for float32, and for float16, whose
+range products leave; PRECISION "tf32" then holds every float16.
 Sources: arXiv 2006.16236; in chunks, arXiv 2312.06635.
 """
 
@@ -130,8 +130,8 @@ def linear_scan_kernel(
     KEEP_ALL: tl.constexpr,
     REVERSE: tl.constexpr,
 ):
-    """Running sums over chunks of keys in place, each with its own; if REVERSE over chunks of queries, from the
-    last one on. ROWS chunks a step. Unless KEEP_ALL, the total alone, at the chunk where the sum ends.
+    """Running sums over chunks of keys in place, each with its own; if REVERSE over chunks of queries, from
+    the last one on. ROWS chunks a step. Unless KEEP_ALL, the total alone, at the chunk where the sum ends.
     """
     NUM_BLOCKS: tl.constexpr = (STATE_SIZE + BLOCK - 1) // BLOCK
     program = tl.program_id(0)

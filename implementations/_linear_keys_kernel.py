@@ -1,4 +1,7 @@
-"""The gradients of keys and values under linear attention in Triton; formulas in `_linear_backward_kernel.py`."""
+"""The gradients of keys and values under linear attention in Triton.
+
+Formulas and layouts are in `_linear_backward_kernel.py`.
+"""
 
 # Triton reads the annotations of a kernel, so its arguments cannot have ours.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
@@ -138,18 +141,12 @@ def linear_keys_gradient_kernel(
             z = tl.load(z_pointers, mask=sees[:, None] & (outer[None, :] < OUTER), other=0.0)
             out_rows = (wide_batch * num_kv_heads * group_size + head) * seqlen_q + rows
             total = tl.load(total_ptr + out_rows, mask=sees, other=1.0)
-            if OF_KEYS:
-                y = y.to(DOT)
-            else:
-                y = operand(feature(y), DOT, PRECISION)
+            y = y.to(DOT) if OF_KEYS else operand(feature(y), DOT, PRECISION)
             weights = tl.dot(x, y, input_precision=PRECISION) / total[None, :]
             if OF_KEYS:
                 weights += tl.load(drop_ptr + out_rows, mask=sees, other=0.0)[None, :]
             weights = tl.where((k_pos[:, None] <= q_pos[None, :]) & sees[None, :], weights, 0.0)
-            if OF_KEYS:
-                z = operand(feature(z), DOT, PRECISION)
-            else:
-                z = z.to(DOT)
+            z = operand(feature(z), DOT, PRECISION) if OF_KEYS else z.to(DOT)
             acc = tl.dot(operand(weights, DOT, PRECISION), z, acc, input_precision=PRECISION)
 
     if OF_KEYS:

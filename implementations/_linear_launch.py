@@ -8,15 +8,11 @@ from attnbench.contract.launch import Launch
 
 from ._flash_tiles import padded_width
 from ._linear_geometry import Geometry
-from ._linear_tiles import LinearTile
+from ._linear_programs import SCAN_COLUMNS
+from ._linear_tiles import LinearTile, column_block
 
-SCAN_COLUMNS, SCAN_ROWS, SCAN_WARPS = 256, 16, 4
-"""What a program of the scan adds up: columns of the states, chunks a step."""
-
-
-def state_size(head_dim: int, value_dim: int) -> int:
-    """Numbers in a state: ``Σ bᵀ v`` and the normaliser ``Σ b``."""
-    return head_dim * (value_dim + 1)
+SCAN_ROWS, SCAN_WARPS = 16, 4
+"""Chunks a step of the scan, and its warps."""
 
 
 def strides(**tensors: Tensor) -> dict[str, int]:
@@ -45,12 +41,6 @@ def options(tile: LinearTile) -> dict[str, Any]:
     return {"num_warps": tile.num_warps, "num_stages": tile.num_stages, "enable_fp_fusion": True}
 
 
-def column_block(width: int, tile: LinearTile) -> tuple[int, int]:
-    """Return how many columns a program computes, and how many programs that takes."""
-    block = min(tile.block_v, padded_width(width))
-    return block, -(-width // block)
-
-
 def dtype_name(tensor: Tensor) -> str:
     """``float16`` for ``torch.float16``."""
     return str(tensor.dtype).removeprefix("torch.")
@@ -76,7 +66,7 @@ def states_launch(k: Tensor, v: Tensor, states: Tensor, bounds: Tensor, tile: Li
     return Launch((batch * num_kv_heads * num_chunks * num_blocks,), arguments, options(tile))
 
 
-def scan_launch(states: Tensor, bounds: Tensor, *, keep_all: bool, reverse: bool) -> Launch:
+def scan_launch(states: Tensor, bounds: Tensor, *, causal: bool, reverse: bool) -> Launch:
     """Turn sums within chunks into running sums. states ``[B, G, chunks, D·Dv + D]``."""
     batch, num_kv_heads, num_chunks, size = states.shape
     arguments = {
@@ -87,7 +77,7 @@ def scan_launch(states: Tensor, bounds: Tensor, *, keep_all: bool, reverse: bool
         "STATE_SIZE": size,
         "BLOCK": SCAN_COLUMNS,
         "ROWS": SCAN_ROWS,
-        "KEEP_ALL": keep_all,
+        "KEEP_ALL": causal,
         "REVERSE": reverse,
     }
     grid = (batch * num_kv_heads * -(-size // SCAN_COLUMNS),)
