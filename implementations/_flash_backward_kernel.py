@@ -128,44 +128,44 @@ def flash_dq_kernel(
     v_offsets = wide_columns[:, None] * stride_vs + value_dims[None, :] * stride_vd
 
     dq = tl.full([BLOCK_Q, BLOCK_D], 0.0, dtype=tl.float32)
-    for phase in tl.static_range(3):
-        if phase == 0:
-            phase_begin = begin
-            phase_end = full_begin
-        elif phase == 1:
-            phase_begin = full_begin
-            phase_end = full_end
+    # Two copies of one loop: key tiles at the edges, where pairs are hidden, then full tiles.
+    for copy in tl.static_range(2):
+        if copy == 0:
+            copy_begin = begin
+            copy_end = end - (full_end - full_begin)
         else:
-            phase_begin = full_end
-            phase_end = end
-        if HAS_LEFT or phase > 0:
-            for start in range(phase_begin, phase_end, BLOCK_K):
-                k_ptrs = k_base + tl.cast(start, tl.int64) * stride_ks + k_offsets
-                v_ptrs = v_base + tl.cast(start, tl.int64) * stride_vs + v_offsets
-                k_pos = start + columns
-                seen = (k_pos >= lo) & (k_pos < hi)
-                if phase != 1:
-                    k = tl.load(k_ptrs, mask=seen[:, None] & (dims[None, :] < HEAD_DIM), other=0.0)
-                    v = tl.load(v_ptrs, mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
+            copy_begin = full_begin
+            copy_end = full_end
+        for step in range(copy_begin, copy_end, BLOCK_K):
+            start = tl.cast(step, tl.int32)
+            if copy == 0:
+                start = tl.where(start < full_begin, start, start + full_end - full_begin)
+            k_ptrs = k_base + tl.cast(start, tl.int64) * stride_ks + k_offsets
+            v_ptrs = v_base + tl.cast(start, tl.int64) * stride_vs + v_offsets
+            k_pos = start + columns
+            seen = (k_pos >= lo) & (k_pos < hi)
+            if copy == 0:
+                k = tl.load(k_ptrs, mask=seen[:, None] & (dims[None, :] < HEAD_DIM), other=0.0)
+                v = tl.load(v_ptrs, mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
+            else:
+                if HEAD_DIM != BLOCK_D:
+                    k = tl.load(k_ptrs, mask=dims[None, :] < HEAD_DIM, other=0.0)
                 else:
-                    if HEAD_DIM != BLOCK_D:
-                        k = tl.load(k_ptrs, mask=dims[None, :] < HEAD_DIM, other=0.0)
-                    else:
-                        k = tl.load(k_ptrs)
-                    if VALUE_DIM != BLOCK_DV:
-                        v = tl.load(v_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
-                    else:
-                        v = tl.load(v_ptrs)
-                scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-                if phase != 1:
-                    visible = k_pos[None, :] <= last_key[:, None]
-                    if HAS_LEFT:
-                        visible = visible & (k_pos[None, :] >= first_key[:, None])
-                    scores = tl.where(visible, scores, float("-inf"))
-                p = tl.exp2((scores - largest[:, None]) * scale_log2 - log2_sum[:, None])
-                dp = tl.dot(do, tl.trans(v), input_precision="ieee")
-                ds = p * (dp - delta[:, None])
-                dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
+                    k = tl.load(k_ptrs)
+                if VALUE_DIM != BLOCK_DV:
+                    v = tl.load(v_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
+                else:
+                    v = tl.load(v_ptrs)
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+            if copy == 0:
+                visible = k_pos[None, :] <= last_key[:, None]
+                if HAS_LEFT:
+                    visible = visible & (k_pos[None, :] >= first_key[:, None])
+                scores = tl.where(visible, scores, float("-inf"))
+            p = tl.exp2((scores - largest[:, None]) * scale_log2 - log2_sum[:, None])
+            dp = tl.dot(do, tl.trans(v), input_precision="ieee")
+            ds = p * (dp - delta[:, None])
+            dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
 
     tl.store(
         dq_ptr + out_rows[:, None] * HEAD_DIM + dims[None, :],
