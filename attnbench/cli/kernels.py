@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 USUAL_HEAD_DIMS = (64, 128)
 COLUMNS = ("target", "regs", "spill", "shared", "blocks/SM", "access", "tensor cores", "loop", "/1024")
-LEGEND = """spill: bytes of a thread. blocks/SM: resident blocks, and what keeps it at that. Of the main loop:
-access: bytes a thread of global memory, loop: instructions, /1024: those a warp issues for 1024
-multiply-adds of its products."""
+LEGEND = """\
+spill: bytes of a thread. blocks/SM: resident blocks, and what allows no more.
+Of the main loop: access: bytes of global memory a thread takes at a time; loop:
+instructions; /1024: those a warp issues for 1024 multiply-adds of its products."""
 
 
 def kernels(
