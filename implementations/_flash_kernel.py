@@ -141,53 +141,52 @@ def flash_forward_kernel(
     row_sum = tl.full([BLOCK_Q], 0.0, dtype=tl.float32)
     acc = tl.full([BLOCK_Q, BLOCK_DV], 0.0, dtype=tl.float32)
 
-    # Three phases over the same body: left edge, full tiles (no mask at all), right edge.
-    for phase in tl.static_range(3):
-        if phase == 0:
-            phase_begin = begin
-            phase_end = full_begin
-        elif phase == 1:
-            phase_begin = full_begin
-            phase_end = full_end
+    # Two copies of one loop: key tiles at the edges, where pairs are hidden, then full tiles.
+    for copy in tl.static_range(2):
+        if copy == 0:
+            copy_begin = begin
+            copy_end = end - (full_end - full_begin)
         else:
-            phase_begin = full_end
-            phase_end = end
-        if HAS_LEFT or phase > 0:
-            for start in range(phase_begin, phase_end, BLOCK_K):
-                k_ptrs = k_base + tl.cast(start, tl.int64) * stride_ks + k_offsets
-                v_ptrs = v_base + tl.cast(start, tl.int64) * stride_vs + v_offsets
-                k_pos = start + columns
-                # Keys that no query of this tile sees are not read: a weight of zero does not stop a NaN.
-                seen = (k_pos >= lo) & (k_pos < hi)
-                if phase != 1:
-                    k = tl.load(k_ptrs, mask=seen[None, :] & (dims[:, None] < HEAD_DIM), other=0.0)
-                elif HEAD_DIM != BLOCK_D:
-                    k = tl.load(k_ptrs, mask=dims[:, None] < HEAD_DIM, other=0.0)
-                else:
-                    k = tl.load(k_ptrs)
-                scores = tl.dot(q, k, input_precision="ieee")
-                if phase != 1:
-                    visible = k_pos[None, :] <= last_key[:, None]
-                    if HAS_LEFT:
-                        visible = visible & (k_pos[None, :] >= first_key[:, None])
-                    scores = tl.where(visible, scores, float("-inf"))
-                new_max = tl.maximum(row_max, tl.max(scores, 1))
-                shift = new_max
-                if phase != 1:
-                    # The maximum of a row that has seen nothing yet is -inf, and -inf - -inf would be NaN.
-                    shift = tl.where(new_max == float("-inf"), 0.0, new_max)
-                # Subtract, then scale: scaled first, logits of 6e4 lose half a percent of their weights.
-                p = tl.exp2((scores - shift[:, None]) * scale_log2)
-                rescale = tl.exp2((row_max - shift) * scale_log2)
-                row_sum = row_sum * rescale + tl.sum(p, 1)
-                row_max = new_max
-                if phase != 1:
-                    v = tl.load(v_ptrs, mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
-                elif VALUE_DIM != BLOCK_DV:
-                    v = tl.load(v_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
-                else:
-                    v = tl.load(v_ptrs)
-                acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
+            copy_begin = full_begin
+            copy_end = full_end
+        for step in range(copy_begin, copy_end, BLOCK_K):
+            start = tl.cast(step, tl.int32)
+            if copy == 0:
+                start = tl.where(start < full_begin, start, start + full_end - full_begin)
+            k_ptrs = k_base + tl.cast(start, tl.int64) * stride_ks + k_offsets
+            v_ptrs = v_base + tl.cast(start, tl.int64) * stride_vs + v_offsets
+            k_pos = start + columns
+            # Keys that no query of this tile sees are not read: a weight of zero does not stop a NaN.
+            seen = (k_pos >= lo) & (k_pos < hi)
+            if copy == 0:
+                k = tl.load(k_ptrs, mask=seen[None, :] & (dims[:, None] < HEAD_DIM), other=0.0)
+            elif HEAD_DIM != BLOCK_D:
+                k = tl.load(k_ptrs, mask=dims[:, None] < HEAD_DIM, other=0.0)
+            else:
+                k = tl.load(k_ptrs)
+            scores = tl.dot(q, k, input_precision="ieee")
+            if copy == 0:
+                visible = k_pos[None, :] <= last_key[:, None]
+                if HAS_LEFT:
+                    visible = visible & (k_pos[None, :] >= first_key[:, None])
+                scores = tl.where(visible, scores, float("-inf"))
+            new_max = tl.maximum(row_max, tl.max(scores, 1))
+            shift = new_max
+            if copy == 0:
+                # The maximum of a row that has seen nothing yet is -inf, and -inf - -inf would be NaN.
+                shift = tl.where(new_max == float("-inf"), 0.0, new_max)
+            # Subtract, then scale: scaled first, logits of 6e4 lose half a percent of their weights.
+            p = tl.exp2((scores - shift[:, None]) * scale_log2)
+            rescale = tl.exp2((row_max - shift) * scale_log2)
+            row_sum = row_sum * rescale + tl.sum(p, 1)
+            row_max = new_max
+            if copy == 0:
+                v = tl.load(v_ptrs, mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
+            elif VALUE_DIM != BLOCK_DV:
+                v = tl.load(v_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
+            else:
+                v = tl.load(v_ptrs)
+            acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
 
     LN_2: tl.constexpr = 0.6931471805599453
     saw_nothing = row_sum == 0.0
