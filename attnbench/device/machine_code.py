@@ -27,16 +27,18 @@ class Instruction:
 
 def read_sass(text: str) -> list[Instruction]:
     """Read what ``cuobjdump -sass`` prints of one kernel, without the padding after its end."""
-    lines = re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);", text, re.M)
+    # What follows & and ? is for the scheduler.
+    form = r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*?)\s*(?:[&?][^;]*)?;"
+    lines = re.findall(form, text, re.M)
     place_of = {int(address, 16): place for place, (address, *_) in enumerate(lines)}
     read = []
     for place, (_, predicate, opcode, operands) in enumerate(lines):
         after = [place + 1]
         plain = opcode.partition(".")[0]
         if plain in ("BRA", "JMP"):
-            address = re.search(r"0x([0-9a-f]+)\s*\)?\s*$", operands)
+            address = re.search(r"0x([0-9a-f]+)\)?$", operands)
             to = [place_of[int(address[1], 16)]] if address and int(address[1], 16) in place_of else []
-            condition = predicate or operands.strip().startswith(("U", "!", "P", "~", "R"))
+            condition = predicate or operands.startswith(("U", "!", "P", "~", "R"))
             after = [*to, place + 1] if condition else to
         elif plain in ("EXIT", "RET", "BRX", "JMX") and not predicate:
             after = []

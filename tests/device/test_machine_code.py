@@ -66,6 +66,8 @@ def test_no_loop_and_no_products():
     assert main_loop(read_sass("")) is None
     products_of_float32 = sass("FFMA R4, R8, R6, R4", "@P0 BRA 0x0", "EXIT")
     assert main_loop(read_sass(products_of_float32)) == {"total": 2, "fma": 1}
+    annotated = sass("HMMA.16816.F32 R4, R8, R6, R4  &req={1} ?trans1", "@!P0 BRA 0x0  ?trans5", "EXIT")
+    assert main_loop(read_sass(annotated)) == {"total": 2, "mma": 1}
 
 
 @pytest.mark.parametrize(
