@@ -17,6 +17,7 @@ from attnbench.contract.cost import (
 from attnbench.contract.masks import Band
 from attnbench.contract.problem import Problem
 
+from ._flash_decode_cost import decode_cost
 from ._flash_programs import (
     DELTA_BYTES,
     STATISTICS_BYTES,
@@ -25,6 +26,7 @@ from ._flash_programs import (
     kernels_of,
     visited_tiles,
 )
+from ._flash_splits import decodes
 from ._flash_tiles import Tile, padded_width
 
 MATMULS = {"forward": (1, 1), "dq": (2, 1), "dkdv": (2, 2)}
@@ -94,6 +96,8 @@ def cost(problem: Problem) -> Cost:
     each row.
     """
     p = problem
+    if decodes(p):
+        return decode_cost(p)
     executed = exponentials = 0
     for kernel in kernels_of(p):
         programs = KernelPrograms(p, kernel)

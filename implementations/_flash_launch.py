@@ -42,7 +42,9 @@ def forward_launch(
 ) -> Launch:
     """Return the launch: one program a (batch row, query head, query tile)."""
     results = {"out_ptr": out, "lse_ptr": lse, "statistics_ptr": statistics}
-    return _launch(_query_tiles(q, form), {**_inputs(q, k, v, form), "bounds_ptr": bounds, **results}, form)
+    return _launch(
+        _query_tiles(q, form), {**input_arguments(q, k, v, form), "bounds_ptr": bounds, **results}, form
+    )
 
 
 def dq_launch(
@@ -60,7 +62,7 @@ def dq_launch(
 ) -> Launch:
     """Return the launch for dq and delta: one program a (batch row, query head, query tile)."""
     arguments = {
-        **_inputs(q, k, v, form),
+        **input_arguments(q, k, v, form),
         **_upstream(do, form),
         "out_ptr": out,
         "dlse_ptr": dlse,
@@ -87,7 +89,7 @@ def dkdv_launch(
     """Return the launch for dk and dv: one program a (batch row, key/value head, key tile)."""
     batch, num_kv_heads, seqlen_k, _ = k.shape
     arguments = {
-        **_inputs(q, k, v, form),
+        **input_arguments(q, k, v, form),
         **_upstream(do, form),
         "statistics_ptr": statistics,
         "delta_ptr": delta,
@@ -102,9 +104,17 @@ def dkdv_launch(
 
 
 def _launch(programs: int, arguments: dict[str, Any], form: Form) -> Launch:
-    _, _, num_warps, num_stages = form.tile
-    options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True}
-    return Launch((programs,), arguments, options)
+    return Launch((programs,), arguments, tile_options(form.tile))
+
+
+def tile_options(tile: Tile) -> dict[str, Any]:
+    """Return how a kernel of that tile is compiled."""
+    return {"num_warps": tile.num_warps, "num_stages": tile.num_stages, "enable_fp_fusion": True}
+
+
+def log2_scale(scale: float) -> float:
+    """Return what turns scores into exponents of 2: the factor on the logits without its sign, or 1 for 0."""
+    return abs(scale or 1.0) * LOG2_E
 
 
 def _query_tiles(q: Tensor, form: Form) -> int:
@@ -112,7 +122,7 @@ def _query_tiles(q: Tensor, form: Form) -> int:
     return -(-seqlen_q // form.tile.block_q) * batch * num_heads
 
 
-def _inputs(q: Tensor, k: Tensor, v: Tensor, form: Form) -> dict[str, Any]:
+def input_arguments(q: Tensor, k: Tensor, v: Tensor, form: Form) -> dict[str, Any]:
     """Return the arguments that all kernels have."""
     num_heads, head_dim, value_dim, scale = q.shape[1], q.shape[3], v.shape[3], form.scale
     return {
@@ -127,7 +137,7 @@ def _inputs(q: Tensor, k: Tensor, v: Tensor, form: Form) -> dict[str, Any]:
         "seqlen_q": q.shape[2],
         "left": form.left or 0,
         "right": form.right or 0,
-        "scale_log2": abs(scale or 1.0) * LOG2_E,
+        "scale_log2": log2_scale(scale),
         "HEAD_DIM": head_dim,
         "VALUE_DIM": value_dim,
         "BLOCK_D": padded_width(head_dim),

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from attnbench.contract.problem import Problem
 
 OPTIONS = ("block_q", "block_k", "num_warps", "num_stages")
+SPLITS = "num_splits"
+"""Another option: in how many splits decoding reads its keys."""
 OLDEST = 80
 """Compute capability 8.0: the oldest with an entry; it stands in where there is no driver to ask."""
 WIDEST_HEAD = 256
@@ -69,7 +71,7 @@ def nearest_target(target: str, listed: Collection[str]) -> str:
 
 
 def current_target(device: str) -> str:
-    """Return the target of a problem's device: ``cpu``, or the current GPU's (the oldest without a driver)."""
+    """Return the target of a problem's device: ``cpu``, or the current GPU's (the oldest if no driver)."""
     return "cpu" if device == "cpu" else f"sm_{_capability() or OLDEST}"
 
 
@@ -94,18 +96,22 @@ def _capability_by_driver() -> int | None:
 
 
 def tile_for(problem: Problem, target: str | None = None, kernel: str = "forward") -> Tile:
-    """Return the tile of a kernel (``forward``, ``dq``, ``dkdv``) for a problem on a target, by default on
-    what is here (on the CPU, ``cpu``); the options named in ``OPTIONS`` override the table for every kernel.
+    """Return the tile of a kernel (``forward``, ``dq``, ``dkdv``, ``decode``) for a problem on a target, by
+    default on what is here (on the CPU, ``cpu``); the options named in ``OPTIONS`` override the table for
+    every kernel.
 
-    On a GPU a short query side (decoding) takes the shortest tile that holds it. On the CPU tiles are large:
-    an interpreted step costs about the same whatever its size.
+    On a GPU a short query side takes the shortest tile that holds it, in ``decode`` everywhere that of a
+    whole group of heads. On the CPU tiles are large: an interpreted step costs about the same whatever its
+    size.
     """
     p = problem
     if target is None:
         target = current_target(p.device)
     entry = nearest_target(target, tile_table()[kernel])
     tile = table_tile(kernel, entry, p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v)))
-    if target != "cpu" and kernel != "dkdv":
+    if kernel == "decode":
+        tile = shortened(tile, p.group_size * p.seqlen_q)
+    elif target != "cpu" and kernel != "dkdv":
         tile = shortened(tile, p.seqlen_q)
     given = {name: int(p.option(name)) for name in OPTIONS if p.option(name) is not None}
     return tile._replace(**given)
@@ -121,13 +127,15 @@ def kernel_faults(problem: Problem) -> list[str]:
     capability = None if problem.device == "cpu" else _capability()
     if capability is not None and capability < OLDEST:
         faults.append(f"compute capability {capability / 10} is older than {OLDEST / 10}")
-    for name in OPTIONS:
+    for name in (*OPTIONS, SPLITS):
         value = problem.option(name)
         smallest = SMALLEST_BLOCK if name.startswith("block") else 1
-        any_integer = name == "num_stages"
+        any_integer = name in ("num_stages", SPLITS)
         if value is None:
             continue
         if not isinstance(value, int) or value < smallest or not (any_integer or value & (value - 1) == 0):
             kind = "an integer" if any_integer else "a power of two"
             faults.append(f"{name} must be {kind} of at least {smallest}, not {value!r}")
+        elif name == SPLITS and value > tile_table()["splits"]["most"]:
+            faults.append(f"{name} must be at most {tile_table()['splits']['most']}, not {value}")
     return faults

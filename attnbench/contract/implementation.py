@@ -72,6 +72,8 @@ class KernelSpec:
     name: str
     function: Callable[[], Any]
     """Returns the kernel object; called late, so that listing implementations compiles nothing."""
+    runs: Callable[[Problem], bool] | None = None
+    """Whether it is launched for a problem that the implementation's kernels take; default: always."""
     sample_programs: Callable[[Problem], Any] | None = None
     """Which programs of the launch grid to run so that the byte total is still exact.
 
@@ -143,6 +145,10 @@ class Implementation:
     """GPU kernels of its own, whatever problem they are for."""
     runs_kernels: Callable[[Problem], bool] | None = None
     """Whether they do the work of this problem; default: on CUDA, and where they are interpreted."""
+    compiled: bool = False
+    """Whether a call goes through PyTorch's compiler by itself: no operator in it is seen, and the first call of
+    each problem compiles.
+    """
 
     def __post_init__(self) -> None:
         """Refuse features that don't exist: a misspelt one would be unsupported for ever."""
@@ -157,7 +163,8 @@ class Implementation:
             runs = self.runs_kernels(problem)
         else:
             runs = problem.device == "cuda" or self.execution(problem) == "interpreted"
-        return self.kernels if runs else ()
+        found = self.kernels if runs else ()
+        return tuple(spec for spec in found if spec.runs is None or spec.runs(problem))
 
 
 def core_refusals(implementation: Implementation) -> list[str]:
