@@ -95,18 +95,27 @@ def compile_launch(kernel: Any, launch: Launch, target: Target, facts: Path) -> 
         raise TypeError(f"a kernel is what @triton.jit returns where it compiles, not {kind}")
     driver.set_active(_NoDriver(target))
     compiled, log = _warmed_up(kernel, launch)
-    kept = facts / f"{compiled.hash}.json"
+    kept, kept_log = facts / f"{compiled.hash}.json", facts / f"{compiled.hash}.log"
     known = _read(kept)
     if known is not None:
         return known
-    if not log and target.backend == "cuda":  # recalled from Triton's cache, without what the assembler says
-        compiled, log = _anew(kernel, launch)
-    found = _facts(compiled, target, log)
     facts.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=facts, delete=False) as file:
-        json.dump({"version": _version(), **asdict(found)}, file)
-    Path(file.name).replace(kept)
+    if not log and target.backend == "cuda":  # recalled from Triton's cache, without what the assembler said
+        if kept_log.exists():
+            log = kept_log.read_text()
+        else:
+            compiled, log = _anew(kernel, launch)
+    _write(kept_log, log)
+    found = _facts(compiled, target, log)
+    _write(kept, json.dumps({"version": _version(), **asdict(found)}))
     return found
+
+
+def _write(path: Path, text: str) -> None:
+    """Write all or nothing: another process may be at it."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text)
+    Path(file.name).replace(path)
 
 
 def _read(kept: Path) -> CompiledKernel | None:
