@@ -129,20 +129,21 @@ def state_bytes(problem: Problem) -> int:
     return p.batch * p.num_kv_heads * p.head_dim * (p.head_dim_v + 1) * max(4, p.dtype_bytes)
 
 
-def _step(problem: Problem) -> Problem:
+def after_context(problem: Problem) -> Problem:
     """What a step of decoding computes: the new tokens alone, whatever the context."""
     return problem.replace(seqlen_k=problem.seqlen_q, key_lengths=None, query_start=None)
 
 
-def cost(problem: Problem) -> Cost:
-    """Exact counts; operand bytes of a forward call, and its peak where no buffer has to grow on the way.
+def chunks_cost(problem: Problem) -> Cost:
+    """Exact counts of the PyTorch path; operand bytes of a forward call, and its peak where no buffer has to
+    grow on the way.
 
     In mode ``decode`` a step with the state, which is read and written and independent of the context.
     Without gradients alone: autograd's own bookkeeping is not in a closed form. Buffers grow where a piece is
     larger than one before it, which takes queries or keys both inside and outside of the aligned part.
     """
     decoding = problem.mode == "decode"
-    p = _step(problem) if decoding else problem
+    p = after_context(problem) if decoding else problem
     flops, exponentials = _executed(p)
     operand_bytes = peak_bytes = None
     if not p.needs_gradients:

@@ -30,7 +30,7 @@ DIRECTIONS = {"forward": ("states", "output"), "backward": ("states", "dq", "que
 """The operators of each pass."""
 
 
-def _sums(shape: Shape, operator: str) -> tuple[int, int, int]:
+def operator_work(shape: Shape, operator: str) -> tuple[int, int, int]:
     """Return ``(requested bytes, FLOPs, exponentials)`` of an operator."""
     totals = [0, 0, 0]
     if shape.where.key_chunks:
@@ -53,7 +53,7 @@ def operator_flops(operator: str, shapes: Sequence[Sequence[int]], form: Sequenc
     (_, heads, seqlen_q, d), (_, kv_heads, seqlen_k, _), v = shapes
     starts, limits, causal, tile = form
     pairs = (heads, kv_heads), (seqlen_q, seqlen_k), (d, v[3])
-    return _sums(make_shape(*pairs, 4, (starts, limits, causal), LinearTile(*tile)), operator)[1]
+    return operator_work(make_shape(*pairs, 4, (starts, limits, causal), LinearTile(*tile)), operator)[1]
 
 
 def _operand_bytes(problem: Problem) -> tuple[int, int]:
@@ -97,7 +97,7 @@ def kernel_cost(problem: Problem) -> Cost:
         if wanted:
             shape = shape_of(p, direction)
             for operator in operators:
-                sums = _sums(shape, operator)
+                sums = operator_work(shape, operator)
                 requested, executed, exponentials = (
                     total + part
                     for total, part in zip((requested, executed, exponentials), sums, strict=True)

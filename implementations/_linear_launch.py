@@ -242,3 +242,31 @@ def keys_gradient_launch(
         **tile_arguments(dtype_name(q), head_dim, value_dim, tile),
     }
     return Launch((batch * num_kv_heads * num_tiles * num_blocks,), arguments, options(tile))
+
+
+def step_launch(
+    q: Tensor, k: Tensor, v: Tensor, sums: Tensor, out: Tensor, added: Tensor, tile: LinearTile
+) -> Launch:
+    """Attend with T new tokens and add them to sums ``[B, G, D, Dv + 1]``, contiguous as out is.
+
+    q ``[B, H, T, D]``, k ``[B, G, T, D]``, v ``[B, G, T, Dv]``, added ``[B]`` int32.
+    """
+    batch, num_kv_heads, num_tokens, head_dim = k.shape
+    value_dim = v.shape[3]
+    arguments = {
+        "q_ptr": q,
+        "k_ptr": k,
+        "v_ptr": v,
+        "sums_ptr": sums,
+        "out_ptr": out,
+        "added_ptr": added,
+        **strides(q=q, k=k, v=v),
+        "num_kv_heads": num_kv_heads,
+        "group_size": q.shape[1] // num_kv_heads,
+        "num_tokens": num_tokens,
+        "HEAD_DIM": head_dim,
+        "VALUE_DIM": value_dim,
+        "BLOCK_D": padded_width(head_dim),
+        "BLOCK_V": column_block(value_dim, tile)[0],
+    }
+    return Launch((batch * num_kv_heads,), arguments, options(tile))

@@ -84,7 +84,7 @@ class Work(NamedTuple):
     exponentials: Integers
 
 
-def _columns(width: int, tile: LinearTile) -> tuple[Integers, int]:
+def column_widths(width: int, tile: LinearTile) -> tuple[Integers, int]:
     """Return how many columns each block has, and how many it is padded to."""
     block, count = column_block(width, tile)
     return np.minimum(block, width - block * np.arange(count, dtype=np.int64)), block
@@ -92,7 +92,7 @@ def _columns(width: int, tile: LinearTile) -> tuple[Integers, int]:
 
 def _overlap(first: Any, length: int, lo: Any, hi: Any) -> Integers:
     """How many of ``length`` positions from ``first`` on lie in ``lo … hi-1``."""
-    return np.maximum(np.minimum(first + length, hi) - np.maximum(first, lo), 0).astype(np.int64)
+    return np.asarray(np.maximum(np.minimum(first + length, hi) - np.maximum(first, lo), 0), dtype=np.int64)
 
 
 def _steps(tokens: Integers, block: int) -> Integers:
@@ -104,12 +104,12 @@ def _work(shape: tuple[int, int], requested: Any, flops: Any, exponentials: Any)
 
 
 def _first_block(blocks: int) -> Integers:
-    return (np.arange(blocks) == 0).astype(np.int64)
+    return np.asarray(np.arange(blocks) == 0, dtype=np.int64)
 
 
 def states(s: Shape, row: Row) -> Work:
     """``Σ b_jᵀ [v_j, 1]`` of each chunk of keys."""
-    widths, block_v = _columns(s.value_dim, s.tile)
+    widths, block_v = column_widths(s.value_dim, s.tile)
     chunks = np.arange(s.where.key_chunks, dtype=np.int64)[:, None]
     keys = _overlap(chunks * s.tile.chunk_size, s.tile.chunk_size, 0, row.key_limit)
     some = keys > 0
@@ -153,7 +153,7 @@ def _query_tiles(s: Shape, row: Row) -> tuple[Integers, ...]:
 
 def output(s: Shape, row: Row) -> Work:
     """Out and denominators."""
-    widths, block_v = _columns(s.value_dim, s.tile)
+    widths, block_v = column_widths(s.value_dim, s.tile)
     exist, see, state, keys = _query_tiles(s, row)
     d, size, block, padded = s.head_dim, s.dtype_bytes, s.tile.block, padded_width(s.head_dim)
     steps = _steps(keys, block)
@@ -169,7 +169,7 @@ def output(s: Shape, row: Row) -> Work:
 
 def dq(s: Shape, row: Row) -> Work:
     """dq and ``-δ / t``."""
-    widths, block_d = _columns(s.head_dim, s.tile)
+    widths, block_d = column_widths(s.head_dim, s.tile)
     exist, see, state, keys = _query_tiles(s, row)
     e, size, block, padded = s.value_dim, s.dtype_bytes, s.tile.block, padded_width(s.value_dim)
     steps = _steps(keys, block)
@@ -186,7 +186,7 @@ def dq(s: Shape, row: Row) -> Work:
 
 def query_states(s: Shape, row: Row) -> Work:
     """``Σ (a_i / t_i)ᵀ [do_i, -δ_i]`` of each chunk of queries, over the heads of a group."""
-    widths, block_v = _columns(s.value_dim, s.tile)
+    widths, block_v = column_widths(s.value_dim, s.tile)
     chunk_size, block, first_pos = s.tile.chunk_size, s.tile.block, max(row.query_start, 0)
     chunks = np.arange(s.where.query_chunks, dtype=np.int64)[:, None]
     first = (first_pos // chunk_size + chunks) * chunk_size
@@ -209,7 +209,7 @@ def query_states(s: Shape, row: Row) -> Work:
 def keys_gradient(s: Shape, row: Row, *, of_keys: bool) -> Work:
     """dk (``of_keys``) or dv."""
     inner, outer = (s.value_dim, s.head_dim) if of_keys else (s.head_dim, s.value_dim)
-    widths, block_outer = _columns(outer, s.tile)
+    widths, block_outer = column_widths(outer, s.tile)
     chunk_size, block, size, padded = s.tile.chunk_size, s.tile.block, s.dtype_bytes, padded_width(inner)
     first = np.arange(0, s.seqlen_k, block, dtype=np.int64)[:, None]
     exist = _overlap(first, block, 0, s.seqlen_k)

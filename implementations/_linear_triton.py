@@ -89,7 +89,8 @@ def _backward(ctx: Any, grad_out: Tensor | None, _: None) -> tuple[Tensor | None
     nothing = (None,) * 6
     if grad_out is None:
         return (None, None, None, *nothing)
-    return (*linear_gradients(*ctx.saved_tensors, grad_out, ctx.form), *nothing)
+    q, k, v, out, total = ctx.saved_tensors
+    return (*linear_gradients(q, k, v, out, total, grad_out, ctx.form), *nothing)
 
 
 torch.library.register_fake("attnbench::linear_output", _shapes, lib=LIBRARY)
