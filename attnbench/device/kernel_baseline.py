@@ -72,6 +72,8 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 
 def form_of(row: Mapping[str, Any]) -> str:
-    """Return a row's form in words: ``fwd bfloat16 D128 causal ragged``."""
-    words = (row["mode"], row["dtype"], f"D{row['head_dim']}", row["mask"], "ragged" if row["ragged"] else "")
+    """Return a row's form in words: ``fwd bfloat16 D128 causal ragged (2)``."""
+    words = [row["mode"], row["dtype"], f"D{row['head_dim']}", row["mask"]]
+    words += ["ragged"] if row["ragged"] else []
+    words += [f"({row['variant']})"] if row["variant"] > 1 else []
     return " ".join(word for word in words if word)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -40,10 +41,14 @@ def rows(name: str, variant: str, form: Form, target: Target, facts: Path) -> li
     """Return a row for each different kernel that the implementation launches for a form on a target."""
     item = next(item for item in get_implementations(name) if item.name == variant)
     found: dict[tuple[str, str], dict[str, Any]] = {}
+    numbers: Counter[tuple[str, str]] = Counter()
     for problem in problems(item, form):
         for spec in item.kernels_for(problem):
             for row in _rows(item, spec, problem, form, target, facts):
-                found.setdefault((spec.name, row.pop("hash")), row)
+                key = spec.name, row.pop("hash")
+                if key not in found:
+                    numbers[spec.name, problem.mode] += 1
+                    found[key] = {**row, "variant": numbers[spec.name, problem.mode]}
     return list(found.values())
 
 

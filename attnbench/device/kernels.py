@@ -20,6 +20,7 @@ from typing import Any
 
 from attnbench.contract.errors import UsageError
 
+from .environment import TRITON_SETTINGS
 from .kernel_forms import Form
 from .limits import allowed_cores
 
@@ -107,6 +108,7 @@ def cache_folder() -> Path:
 def _environment(folder: Path) -> dict[str, str]:
     variables = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     return {
+        **TRITON_SETTINGS,
         **variables,
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "TRITON_DUMP_PTXAS_LOG": "1",
@@ -166,8 +168,8 @@ class Compilers:
         try:
             return list(self._ask(asdict(task)))
         except WorkerDied as error:
-            row = {"implementation": task.variant, "kernel": None, "target": task.target, "mode": None}
-            return [{**row, **asdict(task.form), "error": str(error)}]
+            row = {"implementation": task.variant, "kernel": None, "target": task.target}
+            return [{**row, **asdict(task.form), "mode": None, "variant": 1, "error": str(error)}]
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
         worker = self._idle.get()
@@ -188,5 +190,5 @@ def in_order(tasks: Sequence[Task], found: Mapping[Task, list[Row]]) -> list[Row
 
 def identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what tells a row from others, the target last."""
-    keys = ("implementation", "kernel", "mode", "dtype", "head_dim", "mask", "ragged", "target")
+    keys = ("implementation", "kernel", "mode", "dtype", "head_dim", "mask", "ragged", "variant", "target")
     return tuple(row[key] for key in keys)

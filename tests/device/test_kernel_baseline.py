@@ -16,6 +16,7 @@ ROW = {
     "mask": "causal",
     "ragged": True,
     "mode": "fwd",
+    "variant": 2,
     "triton": "3.9.0",
     "registers": 100,
     "main_loop": {"total": 200, "hgmma": 8},
@@ -30,7 +31,7 @@ def test_the_same_is_no_difference_and_other_rows_are_not_compared():
 def test_facts_are_told_one_by_one():
     now = {**ROW, "registers": 101, "main_loop": {"total": 200, "mma": 64}}
     found = [tuple(one) for one in differences([ROW], [now])]
-    name = "mine my_kernel fwd bfloat16 D64 causal ragged sm_90"
+    name = "mine my_kernel fwd bfloat16 D64 causal ragged (2) sm_90"
     assert found == [
         (name, "registers", 100, 101, True),
         (name, "main_loop.hgmma", 8, None, True),
