@@ -27,7 +27,7 @@ def decode_cost(problem: Problem) -> Cost:
         exponentials=programs.exponentials(),
         compulsory_bytes=compulsory_bytes(p),
         operand_bytes=inputs + results + 2 * parts,
-        requested_bytes=programs.decode_bytes() + programs.merge_bytes(),
+        requested_bytes=programs.requested_bytes(),
         peak_bytes=results + parts,
         leading=_leading(p, programs),
     )

@@ -149,6 +149,10 @@ class DecodePrograms:
         row = self.splits * p.head_dim_v * PART_BYTES + p.head_dim_v * p.dtype_bytes + LSE_BYTES
         return self.merge_programs * self.splits * PART_STATISTICS_BYTES + self.all_rows * row
 
+    def requested_bytes(self) -> int:
+        """Return the bytes that both kernels ask for."""
+        return self.decode_bytes() + self.merge_bytes()
+
     def sample(self, kernel: str) -> ProgramSample:
         """Return the programs of one key/value head of each kind of batch row: they move what others do."""
         p, pieces, rows = self.problem, [], []
