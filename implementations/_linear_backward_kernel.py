@@ -225,7 +225,7 @@ def linear_query_states_kernel(
     grad_base = grad_ptr + batch.to(tl.int64) * stride_gb
     state = tl.full([BLOCK_D, BLOCK_V], 0.0, dtype=tl.float32)
     normaliser = tl.full([BLOCK_D], 0.0, dtype=tl.float32)
-    for step in range(group_size * num_steps):
+    for step in range(tl.maximum(group_size * num_steps, 1)):  # never skipped, as in the forward kernel
         head = (first_head + step // num_steps).to(tl.int64)
         q_pos = begin + step % num_steps * BLOCK + tl.arange(0, BLOCK)
         sees = (q_pos >= first_pos) & (q_pos < end)

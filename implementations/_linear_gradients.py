@@ -110,6 +110,14 @@ torch.library.register_fake("attnbench::linear_dq", _dq_shapes, lib=LIBRARY)
 torch.library.register_fake("attnbench::linear_dkdv", _dkdv_shapes, lib=LIBRARY)
 
 
+def _refuse(ctx: Any, *_: Any) -> tuple[Any, ...]:
+    raise RuntimeError("the linear-attention kernels have no second derivative")
+
+
+for _name in ("linear_states", "linear_query_states", "linear_dq", "linear_dkdv"):
+    torch.library.register_autograd(f"attnbench::{_name}", _refuse, lib=LIBRARY)
+
+
 @register_flop_formula(torch.ops.attnbench.linear_dq)
 def _dq_flops(
     q: Any, k: Any, v: Any, out: Any, total: Any, grad_out: Any, states: Any, *form: Any, **_: Any

@@ -90,8 +90,10 @@ def linear_states_kernel(
 
     state = tl.full([BLOCK_D, BLOCK_V], 0.0, dtype=tl.float32)
     normaliser = tl.full([BLOCK_D], 0.0, dtype=tl.float32)
-    for start in range(first, tl.minimum(first + CHUNK, key_limit), BLOCK):
-        k_pos = start + tl.arange(0, BLOCK)
+    # At least one step: a loop that the compiler believes may be skipped serializes Hopper's products.
+    num_steps = tl.maximum((tl.minimum(CHUNK, key_limit - first) + BLOCK - 1) // BLOCK, 1)
+    for step in range(num_steps):
+        k_pos = first + step * BLOCK + tl.arange(0, BLOCK)
         seen = k_pos < key_limit
         wide_pos = k_pos.to(tl.int64)
         k = tl.load(

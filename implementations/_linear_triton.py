@@ -39,12 +39,23 @@ def linear_forward(q: Tensor, k: Tensor, v: Tensor, *, problem: Problem) -> Tens
     Raises:
         UsageError: the tensors are on the CPU and triton does not interpret.
     """
-    p, operators = problem, torch.ops.attnbench
-    form = (p.query_starts, p.key_limits, isinstance(p.mask, Causal), linear_tile_for(p, "forward"))
+    operators, (*form, backward_tile) = torch.ops.attnbench, _numbers(problem)
     with torch.no_grad():  # the gradients of the output are those of everything that it is made of
-        states = operators.linear_states(k, v, p.seqlen_q, *form)
-    out: Tensor = operators.linear_output(q, k, v, states, *form, linear_tile_for(p, "backward"))[0]
+        states = operators.linear_states(k, v, q.shape[2], *form)
+    out: Tensor = operators.linear_output(q, k, v, states, *form, backward_tile)[0]
     return out
+
+
+def _numbers(problem: Problem) -> tuple[Any, ...]:
+    """Return what the operators are called with besides tensors, and the tile of a backward pass."""
+    p = problem
+    tiles = (linear_tile_for(p, direction) for direction in ("forward", "backward"))
+    return (p.query_starts, p.key_limits, isinstance(p.mask, Causal), *tiles)
+
+
+# PyTorch's compiler takes the numbers as they are; it can't follow how the table is read. (What
+# `torch.compiler.assume_constant_result` does, which would import that compiler: 1.4 s.)
+_numbers._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @torch.library.impl(LIBRARY, "linear_output", "CompositeExplicitAutograd")
