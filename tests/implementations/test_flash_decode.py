@@ -308,7 +308,7 @@ def test_operators_and_tensors_are_those_of_the_closed_form(problem, monkeypatch
 
 
 def test_keys_are_read_once_a_group():
-    """A step of 32 query heads over 8 of keys and values reads the cache once, and beside it next to nothing."""
+    """A step of 32 query heads over 8 of keys and values reads the cache once and little else."""
     grouped = Problem(
         seqlen_q=1, seqlen_k=1 << 17, num_heads=32, num_kv_heads=8, dtype="float16", mode="decode"
     )
