@@ -59,17 +59,15 @@ def attention(
     all_rows = p.batch * p.num_heads * p.seqlen_q
     empty = None
     if _hides_pairs(p):
-        hidden = visible_matrix(p, q.device).logical_not_()
+        hidden = visible_matrix(p, q.device).logical_not()
         if p.queries_seeing() < all_rows:
             # An empty row would be -inf throughout, its softmax NaN; leave it as it is and clear its weights.
             empty = hidden.all(dim=-1, keepdim=True)
             hidden &= ~empty
         # In place where it is cheap: autograd would copy the whole of a view that is changed.
-        scores = (
-            scores.masked_fill(hidden, -torch.inf)
-            if scores._is_view()
-            else scores.masked_fill_(hidden, -torch.inf)
-        )
+        is_view = p.group_size > 1
+        fill = scores.masked_fill if is_view else scores.masked_fill_
+        scores = fill(hidden, -torch.inf)
         del hidden
     lse = None
     if p.option("return_lse", False):

@@ -146,8 +146,9 @@ class Implementation:
     runs_kernels: Callable[[Problem], bool] | None = None
     """Whether they do the work of this problem; default: on CUDA, and where they are interpreted."""
     compiled: bool = False
-    """Whether a call goes through PyTorch's compiler by itself: no operator in it is seen, and the first call of
-    each problem compiles.
+    """Whether a call goes through PyTorch's compiler by itself.
+
+    No operator in it is seen, and the first call of each problem compiles.
     """
 
     def __post_init__(self) -> None:

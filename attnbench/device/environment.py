@@ -23,8 +23,8 @@ _VARIABLES = re.compile(
 )
 _GIT_TIMEOUT_S = 10
 TRITON_SETTINGS = {"TRITON_DEFAULT_FP_FUSION": "1"}
-"""What Triton is told wherever it compiles, unless the environment says otherwise: multiply and add become one
-instruction, as nvcc has it. Triton 3.10 turns its default around.
+"""What Triton is told wherever it compiles, unless the environment says otherwise: multiply and add become
+one instruction, as nvcc has it. Triton 3.10 turns its default around.
 """
 
 

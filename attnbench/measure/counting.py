@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+import torch
+
 from .borders import Inside, borders
 from .flop_counter import FlopCounter
 from .lifetimes import LifetimeTracker
@@ -18,6 +20,9 @@ from .workload import Outputs, Workload
 
 CUDA_GRANULARITY = 512
 """CUDA's caching allocator rounds every block up to this many bytes."""
+
+
+UNSEEN = "a compiled call holds no operators to be seen"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,3 +83,13 @@ def count_outputs(workload: Workload, prepared: Callable[[], None] = lambda: Non
         operators=tuple(operands.operators),
     )
     return counts, outputs
+
+
+def call_unseen(workload: Workload) -> Outputs:
+    """Prepare and call once without any counter; on CUDA wait until it is done."""
+    with workload.environment():
+        workload.prepare()
+        outputs = workload.call()
+    if workload.device.type == "cuda":
+        torch.cuda.synchronize(workload.device)
+    return outputs

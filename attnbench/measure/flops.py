@@ -9,7 +9,7 @@ from attnbench.contract.cost import dense_flops, useful_flops
 from attnbench.contract.semantics import SOFTMAX
 
 from .attentions import Attention
-from .counting import Counts
+from .counting import UNSEEN, Counts
 from .record import Flops
 from .workload import Workload
 
@@ -54,7 +54,7 @@ def _stated(workload: Workload, attention: Attention) -> int:
     return sum(known)
 
 
-def measure_flops(workload: Workload, counted: Counts, unavailable: dict[str, str]) -> Flops:
+def measure_flops(workload: Workload, counted: Counts | None, unavailable: dict[str, str]) -> Flops:
     """Return the section; what cannot be had goes to ``unavailable``, with the reason."""
     section = Flops()
     cost = workload.implementation.cost(workload.problem)
@@ -66,6 +66,9 @@ def measure_flops(workload: Workload, counted: Counts, unavailable: dict[str, st
         section.exponentials = cost.exponentials
     else:
         unavailable["flops.useful"] = unavailable["flops.dense"] = "have closed forms for attention alone"
+    if counted is None:
+        unavailable["flops.executed"] = UNSEEN
+        return section
     try:
         section.executed = executed_flops(workload, counted)
     except NothingCountedError as reason:
