@@ -65,8 +65,9 @@ def flash_dq_kernel(
     HAS_LEFT: tl.constexpr,
     HAS_RIGHT: tl.constexpr,
     QUERY_SIGN: tl.constexpr,
+    TMA: tl.constexpr,
 ):
-    """dq and delta of one query tile; programs and phases as in the forward kernel."""
+    """dq and delta of one query tile; programs, loops and ``TMA`` as in the forward kernel."""
     num_tiles = (seqlen_q + BLOCK_Q - 1) // BLOCK_Q
     program = tl.program_id(0)
     tile = num_tiles - 1 - program % num_tiles
@@ -121,11 +122,12 @@ def flash_dq_kernel(
     largest = tl.load(statistics_ptr + out_rows, mask=row_exists, other=float("inf"))
     log2_sum = tl.load(statistics_ptr + num_rows + out_rows, mask=row_exists, other=0.0)
 
-    kv_head = (head // group_size).to(tl.int64)
-    k_base = k_ptr + wide_batch * stride_kb + kv_head * stride_kh
-    v_base = v_ptr + wide_batch * stride_vb + kv_head * stride_vh
-    k_offsets = wide_columns[:, None] * stride_ks + dims[None, :] * stride_kd
-    v_offsets = wide_columns[:, None] * stride_vs + value_dims[None, :] * stride_vd
+    kv_head = head // group_size
+    if not TMA:
+        k_base = k_ptr + wide_batch * stride_kb + kv_head.to(tl.int64) * stride_kh
+        v_base = v_ptr + wide_batch * stride_vb + kv_head.to(tl.int64) * stride_vh
+        k_offsets = wide_columns[:, None] * stride_ks + dims[None, :] * stride_kd
+        v_offsets = wide_columns[:, None] * stride_vs + value_dims[None, :] * stride_vd
 
     dq = tl.full([BLOCK_Q, BLOCK_D], 0.0, dtype=tl.float32)
     # Two copies of one loop: key tiles at the edges, where pairs are hidden, then full tiles.
@@ -140,22 +142,29 @@ def flash_dq_kernel(
             start = tl.cast(step, tl.int32)
             if copy == 0:
                 start = tl.where(start < full_begin, start, start + full_end - full_begin)
-            k_ptrs = k_base + tl.cast(start, tl.int64) * stride_ks + k_offsets
-            v_ptrs = v_base + tl.cast(start, tl.int64) * stride_vs + v_offsets
             k_pos = start + columns
             seen = (k_pos >= lo) & (k_pos < hi)
-            if copy == 0:
-                k = tl.load(k_ptrs, mask=seen[:, None] & (dims[None, :] < HEAD_DIM), other=0.0)
-                v = tl.load(v_ptrs, mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
+            if TMA:
+                k = k_ptr.load([batch, kv_head, start, 0]).reshape(BLOCK_K, BLOCK_D)
+                v = v_ptr.load([batch, kv_head, start, 0]).reshape(BLOCK_K, BLOCK_DV)
+                if copy == 0:
+                    k = tl.where(seen[:, None], k, 0.0)
+                    v = tl.where(seen[:, None], v, 0.0)
             else:
-                if HEAD_DIM != BLOCK_D:
-                    k = tl.load(k_ptrs, mask=dims[None, :] < HEAD_DIM, other=0.0)
+                k_ptrs = k_base + tl.cast(start, tl.int64) * stride_ks + k_offsets
+                v_ptrs = v_base + tl.cast(start, tl.int64) * stride_vs + v_offsets
+                if copy == 0:
+                    k = tl.load(k_ptrs, mask=seen[:, None] & (dims[None, :] < HEAD_DIM), other=0.0)
+                    v = tl.load(v_ptrs, mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
                 else:
-                    k = tl.load(k_ptrs)
-                if VALUE_DIM != BLOCK_DV:
-                    v = tl.load(v_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
-                else:
-                    v = tl.load(v_ptrs)
+                    if HEAD_DIM != BLOCK_D:
+                        k = tl.load(k_ptrs, mask=dims[None, :] < HEAD_DIM, other=0.0)
+                    else:
+                        k = tl.load(k_ptrs)
+                    if VALUE_DIM != BLOCK_DV:
+                        v = tl.load(v_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
+                    else:
+                        v = tl.load(v_ptrs)
             scores = tl.dot(q, tl.trans(k), input_precision="ieee")
             if copy == 0:
                 visible = k_pos[None, :] <= last_key[:, None]
@@ -218,11 +227,12 @@ def flash_dkdv_kernel(
     HAS_LEFT: tl.constexpr,
     HAS_RIGHT: tl.constexpr,
     QUERY_SIGN: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     """dk and dv of one key tile and key/value head: one program each, over all queries of the group's heads.
 
     Tiles are held transposed, ``[keys, queries]``, so that weights and their gradients are left operands that
-    stay in registers.
+    stay in registers. With ``TMA``, ``q_ptr`` and ``do_ptr`` are tensor descriptors.
     """
     num_tiles = (seqlen_k + BLOCK_K - 1) // BLOCK_K
     program = tl.program_id(0)
@@ -285,10 +295,11 @@ def flash_dkdv_kernel(
 
     block_rows = tl.arange(0, BLOCK_Q)
     wide_block_rows = block_rows.to(tl.int64)
-    q_base = q_ptr + wide_batch * stride_qb
-    do_base = do_ptr + wide_batch * stride_dob
-    q_offsets = wide_block_rows[:, None] * stride_qs + dims[None, :] * stride_qd
-    do_offsets = wide_block_rows[:, None] * stride_dos + value_dims[None, :] * stride_dod
+    if not TMA:
+        q_base = q_ptr + wide_batch * stride_qb
+        do_base = do_ptr + wide_batch * stride_dob
+        q_offsets = wide_block_rows[:, None] * stride_qs + dims[None, :] * stride_qd
+        do_offsets = wide_block_rows[:, None] * stride_dos + value_dims[None, :] * stride_dod
 
     num_rows = (tl.num_programs(0) // num_tiles).to(tl.int64) * group_size * seqlen_q
 
@@ -310,31 +321,37 @@ def flash_dkdv_kernel(
             head = kv_head * group_size + step // blocks
             rows = block * BLOCK_Q + block_rows
             wide_head = tl.cast(head, tl.int64)
-            wide_row = tl.cast(block * BLOCK_Q, tl.int64)
-            q_ptrs = q_base + wide_head * stride_qh + wide_row * stride_qs + q_offsets
-            do_ptrs = do_base + wide_head * stride_doh + wide_row * stride_dos + do_offsets
             row_offsets = (wide_batch * num_kv_heads * group_size + wide_head) * seqlen_q + rows
             if copy == 0:
                 # Keys that nobody sees get any weight here and zeros in the end; a query that sees no key of
                 # this tile has a largest score of +inf, and with it no weight.
                 seeing = (rows >= lo) & (rows < hi)
-                q = tl.load(q_ptrs, mask=seeing[:, None] & (dims[None, :] < HEAD_DIM), other=0.0)
-                do = tl.load(do_ptrs, mask=seeing[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
                 largest = tl.load(statistics_ptr + row_offsets, mask=seeing, other=float("inf"))
                 log2_sum = tl.load(statistics_ptr + num_rows + row_offsets, mask=seeing, other=0.0)
                 delta = tl.load(delta_ptr + row_offsets, mask=seeing, other=0.0)
             else:
-                if HEAD_DIM != BLOCK_D:
-                    q = tl.load(q_ptrs, mask=dims[None, :] < HEAD_DIM, other=0.0)
-                else:
-                    q = tl.load(q_ptrs)
-                if VALUE_DIM != BLOCK_DV:
-                    do = tl.load(do_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
-                else:
-                    do = tl.load(do_ptrs)
                 largest = tl.load(statistics_ptr + row_offsets)
                 log2_sum = tl.load(statistics_ptr + num_rows + row_offsets)
                 delta = tl.load(delta_ptr + row_offsets)
+            if TMA:
+                q = q_ptr.load([batch, head, block * BLOCK_Q, 0]).reshape(BLOCK_Q, BLOCK_D)
+                do = do_ptr.load([batch, head, block * BLOCK_Q, 0]).reshape(BLOCK_Q, BLOCK_DV)
+            else:
+                wide_row = tl.cast(block * BLOCK_Q, tl.int64)
+                q_ptrs = q_base + wide_head * stride_qh + wide_row * stride_qs + q_offsets
+                do_ptrs = do_base + wide_head * stride_doh + wide_row * stride_dos + do_offsets
+                if copy == 0:
+                    q = tl.load(q_ptrs, mask=seeing[:, None] & (dims[None, :] < HEAD_DIM), other=0.0)
+                    do = tl.load(do_ptrs, mask=seeing[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
+                else:
+                    if HEAD_DIM != BLOCK_D:
+                        q = tl.load(q_ptrs, mask=dims[None, :] < HEAD_DIM, other=0.0)
+                    else:
+                        q = tl.load(q_ptrs)
+                    if VALUE_DIM != BLOCK_DV:
+                        do = tl.load(do_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
+                    else:
+                        do = tl.load(do_ptrs)
             scores = tl.dot(k, tl.trans(q), input_precision="ieee")
             if copy == 0 and (HAS_LEFT or HAS_RIGHT):
                 if HAS_RIGHT:

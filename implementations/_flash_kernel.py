@@ -87,6 +87,7 @@ def flash_forward_kernel(
     HAS_LEFT: tl.constexpr,
     HAS_RIGHT: tl.constexpr,
     QUERY_SIGN: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     """softmax(q kᵀ · scale) v over ``-left <= k_pos - q_pos <= right`` and the first ``bounds[b, 1]`` keys.
 
@@ -94,6 +95,8 @@ def flash_forward_kernel(
     that the largest score is the largest logit. Statistics, unless their pointer is None: the largest score
     of each row (+inf where it saw nothing), then log2 of its sum of ``exp2((score - largest) · scale_log2)``.
     From lse, where large logits have swallowed the sum, weights could not be had again to float32's precision.
+
+    With ``TMA``, ``k_ptr`` and ``v_ptr`` are tensor descriptors, and tiles of them are fetched whole.
     """
     num_tiles = (seqlen_q + BLOCK_Q - 1) // BLOCK_Q
     program = tl.program_id(0)
@@ -131,11 +134,12 @@ def flash_forward_kernel(
     if QUERY_SIGN != 1:
         q = q * QUERY_SIGN
 
-    kv_head = (head // group_size).to(tl.int64)
-    k_base = k_ptr + wide_batch * stride_kb + kv_head * stride_kh
-    v_base = v_ptr + wide_batch * stride_vb + kv_head * stride_vh
-    k_offsets = wide_columns[None, :] * stride_ks + dims[:, None] * stride_kd
-    v_offsets = wide_columns[:, None] * stride_vs + value_dims[None, :] * stride_vd
+    kv_head = head // group_size
+    if not TMA:
+        k_base = k_ptr + wide_batch * stride_kb + kv_head.to(tl.int64) * stride_kh
+        v_base = v_ptr + wide_batch * stride_vb + kv_head.to(tl.int64) * stride_vh
+        k_offsets = wide_columns[:, None] * stride_ks + dims[None, :] * stride_kd
+        v_offsets = wide_columns[:, None] * stride_vs + value_dims[None, :] * stride_vd
 
     row_max = tl.full([BLOCK_Q], float("-inf"), dtype=tl.float32)
     row_sum = tl.full([BLOCK_Q], 0.0, dtype=tl.float32)
@@ -153,18 +157,20 @@ def flash_forward_kernel(
             start = tl.cast(step, tl.int32)
             if copy == 0:
                 start = tl.where(start < full_begin, start, start + full_end - full_begin)
-            k_ptrs = k_base + tl.cast(start, tl.int64) * stride_ks + k_offsets
-            v_ptrs = v_base + tl.cast(start, tl.int64) * stride_vs + v_offsets
             k_pos = start + columns
             # Keys that no query of this tile sees are not read: a weight of zero does not stop a NaN.
             seen = (k_pos >= lo) & (k_pos < hi)
-            if copy == 0:
-                k = tl.load(k_ptrs, mask=seen[None, :] & (dims[:, None] < HEAD_DIM), other=0.0)
-            elif HEAD_DIM != BLOCK_D:
-                k = tl.load(k_ptrs, mask=dims[:, None] < HEAD_DIM, other=0.0)
+            if TMA:
+                k = k_ptr.load([batch, kv_head, start, 0]).reshape(BLOCK_K, BLOCK_D)
             else:
-                k = tl.load(k_ptrs)
-            scores = tl.dot(q, k, input_precision="ieee")
+                k_ptrs = k_base + tl.cast(start, tl.int64) * stride_ks + k_offsets
+                if copy == 0:
+                    k = tl.load(k_ptrs, mask=seen[:, None] & (dims[None, :] < HEAD_DIM), other=0.0)
+                elif HEAD_DIM != BLOCK_D:
+                    k = tl.load(k_ptrs, mask=dims[None, :] < HEAD_DIM, other=0.0)
+                else:
+                    k = tl.load(k_ptrs)
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee")
             if copy == 0:
                 visible = k_pos[None, :] <= last_key[:, None]
                 if HAS_LEFT:
@@ -180,12 +186,18 @@ def flash_forward_kernel(
             rescale = tl.exp2((row_max - shift) * scale_log2)
             row_sum = row_sum * rescale + tl.sum(p, 1)
             row_max = new_max
-            if copy == 0:
-                v = tl.load(v_ptrs, mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
-            elif VALUE_DIM != BLOCK_DV:
-                v = tl.load(v_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
+            if TMA:
+                v = v_ptr.load([batch, kv_head, start, 0]).reshape(BLOCK_K, BLOCK_DV)
+                if copy == 0:
+                    v = tl.where(seen[:, None], v, 0.0)
             else:
-                v = tl.load(v_ptrs)
+                v_ptrs = v_base + tl.cast(start, tl.int64) * stride_vs + v_offsets
+                if copy == 0:
+                    v = tl.load(v_ptrs, mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
+                elif VALUE_DIM != BLOCK_DV:
+                    v = tl.load(v_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
+                else:
+                    v = tl.load(v_ptrs)
             acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
 
     LN_2: tl.constexpr = 0.6931471805599453

@@ -9,6 +9,7 @@ import math
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from attnbench.contract.launch import Launch, meta_inputs
 from attnbench.contract.problem import Problem
@@ -41,10 +42,15 @@ def forward_launch(
     form: Form,
 ) -> Launch:
     """Return the launch: one program a (batch row, query head, query tile)."""
-    results = {"out_ptr": out, "lse_ptr": lse, "statistics_ptr": statistics}
-    return _launch(
-        _query_tiles(q, form), {**input_arguments(q, k, v, form), "bounds_ptr": bounds, **results}, form
-    )
+    arguments = {
+        **input_arguments(q, k, v, form),
+        **_in_the_loop(form.tile, form.tile.block_k, k_ptr=k, v_ptr=v),
+        "out_ptr": out,
+        "lse_ptr": lse,
+        "statistics_ptr": statistics,
+        "bounds_ptr": bounds,
+    }
+    return _launch(_query_tiles(q, form), arguments, form)
 
 
 def dq_launch(
@@ -64,6 +70,7 @@ def dq_launch(
     arguments = {
         **input_arguments(q, k, v, form),
         **_upstream(do, form),
+        **_in_the_loop(form.tile, form.tile.block_k, k_ptr=k, v_ptr=v),
         "out_ptr": out,
         "dlse_ptr": dlse,
         "statistics_ptr": statistics,
@@ -91,6 +98,7 @@ def dkdv_launch(
     arguments = {
         **input_arguments(q, k, v, form),
         **_upstream(do, form),
+        **_in_the_loop(form.tile, form.tile.block_q, q_ptr=q, do_ptr=do),
         "statistics_ptr": statistics,
         "delta_ptr": delta,
         "bounds_ptr": bounds,
@@ -153,6 +161,28 @@ def input_arguments(q: Tensor, k: Tensor, v: Tensor, form: Form) -> dict[str, An
 def _upstream(do: Tensor, form: Form) -> dict[str, Any]:
     """Return the arguments that the backward kernels have besides."""
     return {"do_ptr": do, **_strides("do", do), "scale": form.scale}
+
+
+def _in_the_loop(tile: Tile, block: int, **tensors: Tensor) -> dict[str, Any]:
+    """Return what a kernel's loop reads: the tensors, or descriptors of their tiles ``[block, width]``.
+
+    A descriptor wants rows without gaps, and strides and addresses in multiples of 16 bytes.
+    """
+    if not tile.tma or not all(_is_describable(x) for x in tensors.values()):
+        return {**tensors, "TMA": False}
+    described = {
+        name: TensorDescriptor(
+            x, list(x.shape), list(x.stride()), [1, 1, block, padded_width(x.shape[3])]
+        )
+        for name, x in tensors.items()
+    }
+    return {**described, "TMA": True}
+
+
+def _is_describable(x: Tensor) -> bool:
+    *strides, last = x.stride()
+    aligned = all(stride > 0 and stride * x.element_size() % 16 == 0 for stride in strides)
+    return last == 1 and aligned and x.data_ptr() % 16 == 0 and x.numel() > 0
 
 
 def _strides(name: str, tensor: Tensor) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from attnbench.contract.problem import Problem
 
-OPTIONS = ("block_q", "block_k", "num_warps", "num_stages")
+OPTIONS = ("block_q", "block_k", "num_warps", "num_stages", "tma")
 SPLITS = "num_splits"
 """Another option: in how many splits decoding reads its keys."""
 OLDEST = 80
@@ -23,12 +23,17 @@ SMALLEST_BLOCK = 16
 
 
 class Tile(NamedTuple):
-    """``block_q`` queries × ``block_k`` keys a step, ``num_warps`` warps, ``num_stages`` loads in flight."""
+    """``block_q`` queries × ``block_k`` keys a step, ``num_warps`` warps, ``num_stages`` loads in flight.
+
+    ``tma``: 1 if the tensors inside the loop are fetched a tile at a time, by tensor descriptors (Hopper and
+    data-centre Blackwell); where their strides don't allow it, by pointers all the same.
+    """
 
     block_q: int
     block_k: int
     num_warps: int
     num_stages: int
+    tma: int = 0
 
 
 def padded_width(width: int) -> int:
@@ -131,7 +136,7 @@ def kernel_faults(problem: Problem) -> list[str]:
         value = problem.option(name)
         smallest = SMALLEST_BLOCK if name.startswith("block") else 1
         any_integer = name in ("num_stages", SPLITS)
-        if value is None:
+        if value is None or (name == "tma" and value in (0, 1)):
             continue
         if not isinstance(value, int) or value < smallest or not (any_integer or value & (value - 1) == 0):
             kind = "an integer" if any_integer else "a power of two"
