@@ -37,15 +37,12 @@ KERNELS = replace(
 
 
 def with_tile(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    problem: Problem,
-    tile: LinearTile,
-    backward_tile: Sequence[int] | None = None,
+    inputs: Sequence[Tensor], problem: Problem, tile: LinearTile, backward_tile: LinearTile | None = None
 ) -> Tensor:
-    """Run the operators with tiles that are not those of the table."""
+    """Run the operators on q, k and v with tiles that are not those of the table."""
     form: Any = (problem.query_starts, problem.key_limits, isinstance(problem.mask, Causal), tile)
+    operators, (q, k, v) = torch.ops.attnbench, inputs
     with torch.no_grad():
-        states = torch.ops.attnbench.linear_states(k, v, problem.seqlen_q, *form)
-    return torch.ops.attnbench.linear_output(q, k, v, states, *form, backward_tile or tile)[0]
+        states = operators.linear_states(k, v, problem.seqlen_q, *form)
+    out: Tensor = operators.linear_output(q, k, v, states, *form, backward_tile or tile)[0]
+    return out

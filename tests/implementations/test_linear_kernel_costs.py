@@ -98,7 +98,7 @@ def test_several_blocks_of_columns() -> None:
     inputs = make_inputs(problem, seed=0)
     leaves = [inputs[name].requires_grad_() for name in "qkv"]
     with trace_kernels() as trace, FlopCounter() as flops:
-        with_tile(*leaves, problem, tile).sum().backward()
+        with_tile(leaves, problem, tile).sum().backward()
     form = (problem.query_starts, problem.key_limits, True)
     shape = make_shape((2, 1), (40, 60), (40, 24), 4, form, tile)
     # The states of the keys are computed twice.

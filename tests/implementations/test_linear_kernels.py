@@ -121,7 +121,7 @@ def test_tiles_do_not_matter() -> None:
     backward = LinearTile(32, 32, 32, 1, 1)
     problem = Problem(seqlen_q=40, seqlen_k=60, num_heads=2, num_kv_heads=1, head_dim=40, head_dim_v=24)
     inputs = tensors(problem, gradients=True)
-    outs = [LINEAR.attention(*inputs, problem=problem).out, with_tile(*inputs, problem, SMALL, backward)]
+    outs = [LINEAR.attention(*inputs, problem=problem).out, with_tile(inputs, problem, SMALL, backward)]
     upstream = torch.randn_like(outs[0])
     expected, found = ([out, *torch.autograd.grad(out, inputs, upstream)] for out in outs)
     for one, other in zip(expected, found, strict=True):
@@ -135,7 +135,7 @@ def test_parallel_chunked_and_token_by_token_agree() -> None:
     chunked = linear_forward(q, k, v, problem=problem)
     state = states.new_state(LINEAR, problem, 130)
     pieces = [
-        step(state.sums, *(x[:, :, first : first + 13] for x in (q, k, v))) for first in range(0, 130, 13)
+        step(state.sums, [x[:, :, first : first + 13] for x in (q, k, v)]) for first in range(0, 130, 13)
     ]
     for out in (chunked, torch.cat(pieces, dim=2)):
         torch.testing.assert_close(out.double(), parallel, rtol=1e-5, atol=1e-5)
@@ -143,9 +143,10 @@ def test_parallel_chunked_and_token_by_token_agree() -> None:
     torch.testing.assert_close(state.sums, kept.sums, rtol=1e-5, atol=1e-4)
 
 
-def step(sums: Tensor, q: Tensor, k: Tensor, v: Tensor, added: tuple[int, ...] | None = None) -> Tensor:
-    tokens = added or (q.shape[2],) * q.shape[0]
-    return torch.ops.attnbench.linear_step(q, k, v, sums, tokens, SMALL)
+def step(sums: Tensor, inputs: list[Tensor], added: tuple[int, ...] | None = None) -> Tensor:
+    batch, _, tokens, _ = inputs[0].shape
+    out: Tensor = torch.ops.attnbench.linear_step(*inputs, sums, added or (tokens,) * batch, SMALL)
+    return out
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -157,7 +158,7 @@ def test_a_step_is_what_the_operators_of_pytorch_compute(dtype: str) -> None:
     state = states.new_state(LINEAR, problem, 8)
     state.sums += torch.rand(state.sums.shape, generator=torch.Generator().manual_seed(0))
     sums = state.sums.clone()
-    out = step(sums, q, k, v, problem.key_limits)
+    out = step(sums, [q, k, v], problem.key_limits)
     expected, state = states.extend(LINEAR, state, q, k, v, problem=problem)
     tolerance = 1e-5 if dtype == "float32" else 2e-3
     torch.testing.assert_close(out, expected.out, rtol=tolerance, atol=tolerance)
@@ -168,7 +169,7 @@ def test_a_state_in_half_precision_inputs_does_not_stall() -> None:
     sums = torch.zeros(1, 1, 1, 2)
     ones = torch.ones(1, 1, 16, 1, dtype=torch.float16)
     sums[:] = 79_968.0
-    assert torch.equal(step(sums, ones, ones, ones), ones)
+    assert torch.equal(step(sums, [ones] * 3), ones)
     assert torch.equal(sums, torch.full_like(sums, 80_000.0))
 
 
@@ -177,19 +178,19 @@ def test_a_state_in_half_precision_inputs_does_not_stall() -> None:
 
 def both(problem: Problem, q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor) -> list[Tensor]:
     inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-    out = with_tile(*inputs, problem, SMALL)
+    out = with_tile(inputs, problem, SMALL)
     return [out.detach(), *torch.autograd.grad(out, inputs, grad_out)]
 
 
 def test_the_future_leaves_the_past_bit_identical() -> None:
     problem = Problem(seqlen_q=80, num_heads=1, head_dim=16)
     q, k, v = tensors(problem)
-    before = with_tile(q, k, v, problem, SMALL)
+    before = with_tile([q, k, v], problem, SMALL)
     for position in (1, 32, 79):
         changed_k, changed_v = k.clone(), v.clone()
         changed_k[:, :, position:] *= -40
         changed_v[:, :, position:] += 1e6
-        after = with_tile(q, changed_k, changed_v, problem, SMALL)
+        after = with_tile([q, changed_k, changed_v], problem, SMALL)
         assert torch.equal(before[:, :, :position], after[:, :, :position])
         assert not torch.equal(before[:, :, position:], after[:, :, position:])
 
