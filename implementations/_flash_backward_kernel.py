@@ -245,7 +245,7 @@ def flash_dkdv_kernel(
     key_limit = tl.load(bounds_ptr + 2 * batch + 1)
 
     # Keys of this tile that some query sees: [first_key, last_key). Queries that see one of them:
-    # [lo, hi). Queries that see all of them: [full_lo, full_hi).
+    # [lo, hi). Queries that see all of them: [full_lo, full_hi); none in a tile of which keys are hidden.
     first_key = tile * BLOCK_K
     last_key = tl.minimum(first_key + BLOCK_K, key_limit)
     if HAS_LEFT:
@@ -266,6 +266,8 @@ def flash_dkdv_kernel(
     end = tl.where((last_key > first_key) & (hi > lo), (hi + BLOCK_Q - 1) // BLOCK_Q, begin)
     full_begin = tl.minimum(tl.maximum((full_lo + BLOCK_Q - 1) // BLOCK_Q, begin), end)
     full_end = tl.minimum(tl.maximum(full_hi // BLOCK_Q, full_begin), end)
+    if last_key - first_key < BLOCK_K:
+        full_end = full_begin
 
     dims = tl.arange(0, BLOCK_D).to(tl.int64)
     value_dims = tl.arange(0, BLOCK_DV).to(tl.int64)
@@ -274,8 +276,10 @@ def flash_dkdv_kernel(
     k_pos = tile * BLOCK_K + tl.arange(0, BLOCK_K)
     wide_k_pos = k_pos.to(tl.int64)
     seen = (k_pos >= first_key) & (k_pos < last_key)
-    # First and last query that sees each key.
-    first_row = k_pos - right - query_start
+    # First and last query that sees each key; a key that nobody sees has a first one behind the last.
+    first_row = tl.where(seen, 0, seqlen_q)
+    if HAS_RIGHT:
+        first_row = tl.maximum(first_row, k_pos - right - query_start)
     last_row = k_pos + left - query_start
 
     k_base = k_ptr + wide_batch * stride_kb + wide_kv_head * stride_kh
@@ -323,8 +327,7 @@ def flash_dkdv_kernel(
             wide_head = tl.cast(head, tl.int64)
             row_offsets = (wide_batch * num_kv_heads * group_size + wide_head) * seqlen_q + rows
             if copy == 0:
-                # Keys that nobody sees get any weight here and zeros in the end; a query that sees no key of
-                # this tile has a largest score of +inf, and with it no weight.
+                # A query that sees no key of this tile has a largest score of +inf, and with it no weight.
                 seeing = (rows >= lo) & (rows < hi)
                 largest = tl.load(statistics_ptr + row_offsets, mask=seeing, other=float("inf"))
                 log2_sum = tl.load(statistics_ptr + num_rows + row_offsets, mask=seeing, other=0.0)
@@ -353,13 +356,10 @@ def flash_dkdv_kernel(
                     else:
                         do = tl.load(do_ptrs)
             scores = tl.dot(k, tl.trans(q), input_precision="ieee")
-            if copy == 0 and (HAS_LEFT or HAS_RIGHT):
-                if HAS_RIGHT:
-                    visible = rows[None, :] >= first_row[:, None]
-                    if HAS_LEFT:
-                        visible = visible & (rows[None, :] <= last_row[:, None])
-                else:
-                    visible = rows[None, :] <= last_row[:, None]
+            if copy == 0:
+                visible = rows[None, :] >= first_row[:, None]
+                if HAS_LEFT:
+                    visible = visible & (rows[None, :] <= last_row[:, None])
                 scores = tl.where(visible, scores, float("-inf"))
             p = tl.exp2((scores - largest[None, :]) * scale_log2 - log2_sum[None, :])
             dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
@@ -371,11 +371,11 @@ def flash_dkdv_kernel(
     exists = k_pos < seqlen_k
     tl.store(
         dk_ptr + k_rows[:, None] * HEAD_DIM + dims[None, :],
-        tl.where(seen[:, None], dk * scale, 0.0).to(dk_ptr.dtype.element_ty),
+        (dk * scale).to(dk_ptr.dtype.element_ty),
         mask=exists[:, None] & (dims[None, :] < HEAD_DIM),
     )
     tl.store(
         dv_ptr + k_rows[:, None] * VALUE_DIM + value_dims[None, :],
-        tl.where(seen[:, None], dv, 0.0).to(dv_ptr.dtype.element_ty),
+        dv.to(dv_ptr.dtype.element_ty),
         mask=exists[:, None] & (value_dims[None, :] < VALUE_DIM),
     )
