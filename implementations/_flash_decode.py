@@ -148,7 +148,7 @@ def _decode_flops(q: Any, k: Any, v: Any, *form: Any, **_: Any) -> int:
     blocks = visited_blocks(Band(left, right), seqlen_q, query_starts, key_limits, block_k)
     row_tiles = -(-(num_heads // k[1] * seqlen_q) // block_q)
     width = padded_width(head_dim) + padded_width(v[3])
-    return 2 * int(k[1]) * row_tiles * blocks * int(block_q) * int(block_k) * width
+    return int(2 * k[1] * row_tiles * blocks * block_q * block_k * width)
 
 
 @register_flop_formula(torch.ops.attnbench.flash_merge)

@@ -18,7 +18,7 @@ from attnbench.contract.problem import Problem
 from attnbench.contract.state import append, extend, new_state
 from attnbench.implementations._flash_decode_cost import decode_cost
 from attnbench.implementations._flash_splits import DecodePrograms, decodes, num_splits
-from attnbench.implementations._flash_tiles import padded_width, tile_table
+from attnbench.implementations._flash_tiles import padded_width, tile_for, tile_table
 from attnbench.measure.flop_counter import FlopCounter
 from attnbench.measure.inputs import make_inputs
 from attnbench.measure.interpreter import sample_kernels, trace_kernels
@@ -235,6 +235,17 @@ def test_splits_fill_the_gpu_and_are_no_shorter_than_worth_it():
 def test_a_target_that_is_not_listed_counts_as_the_nearest_older_one():
     assert num_splits(1024, 8, "sm_103") == num_splits(1024, 8, "sm_100")
     assert set(tile_table()["splits"]["multiprocessors"]) >= {"cpu", "sm_80", "sm_90", "gfx942"}
+
+
+def test_a_tile_holds_the_queries_of_a_group_and_no_more():
+    step = Problem(seqlen_q=1, seqlen_k=4096, num_heads=8, num_kv_heads=8, dtype="bfloat16", mode="decode")
+    for target in tile_table()["decode"]:
+        for head_dim in (16, 64, 80, 128, 256):
+            for heads, kv_heads, block_q in ((8, 8, 16), (32, 1, 32)):
+                problem = step.replace(
+                    head_dim=head_dim, head_dim_v=head_dim, num_heads=heads, num_kv_heads=kv_heads
+                )
+                assert tile_for(problem, target, "decode").block_q == block_q
 
 
 @pytest.mark.parametrize(
