@@ -83,7 +83,7 @@ def _dq(
     if _is_empty(q, k):
         return q.new_zeros(q.shape), q.new_zeros(q.shape[:3], dtype=torch.float32)
     dq = result(q, q.shape, q.dtype, math.nan)
-    # Rows of a sample that no program computes have no weights; with a delta of 0 they add nothing to dk and dv.
+    # Rows that no program of a sample computes have no weights: with a delta of 0 they add nothing.
     delta = result(q, q.shape[:3], torch.float32, 0.0)
     launch = dq_launch(
         q,

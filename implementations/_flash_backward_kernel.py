@@ -99,9 +99,7 @@ def flash_dq_kernel(
     do_mask = row_exists[:, None] & (value_dims[None, :] < VALUE_DIM)
 
     q_base = q_ptr + wide_batch * stride_qb + wide_head * stride_qh
-    q = tl.load(
-        q_base + wide_rows[:, None] * stride_qs + dims[None, :] * stride_qd, mask=q_mask, other=0.0
-    )
+    q = tl.load(q_base + wide_rows[:, None] * stride_qs + dims[None, :] * stride_qd, mask=q_mask, other=0.0)
     if QUERY_SIGN != 1:
         q = q * QUERY_SIGN
     do_base = do_ptr + wide_batch * stride_dob + wide_head * stride_doh
@@ -111,9 +109,7 @@ def flash_dq_kernel(
 
     out_rows = (program // num_tiles).to(tl.int64) * seqlen_q + rows
     num_rows = (tl.num_programs(0) // num_tiles).to(tl.int64) * seqlen_q
-    out = tl.load(
-        out_ptr + out_rows[:, None] * VALUE_DIM + value_dims[None, :], mask=do_mask, other=0.0
-    )
+    out = tl.load(out_ptr + out_rows[:, None] * VALUE_DIM + value_dims[None, :], mask=do_mask, other=0.0)
     delta = tl.sum(do.to(tl.float32) * out.to(tl.float32), 1)
     if dlse_ptr is not None:
         delta -= tl.load(dlse_ptr + out_rows, mask=row_exists, other=0.0)
@@ -311,10 +307,9 @@ def flash_dkdv_kernel(
     dv = tl.full([BLOCK_K, BLOCK_DV], 0.0, dtype=tl.float32)
     # One flat loop over (head of the group, query block), in two copies: blocks at the edges, full blocks.
     for copy in tl.static_range(2):
+        blocks = full_end - full_begin
         if copy == 0:
-            blocks = end - begin - (full_end - full_begin)
-        else:
-            blocks = full_end - full_begin
+            blocks = end - begin - blocks
         for step in range(0, group_size * blocks):
             block = step % blocks
             if copy == 0:

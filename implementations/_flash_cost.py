@@ -64,8 +64,8 @@ def requested_bytes(problem: Problem) -> int:
 def _operand_bytes(problem: Problem) -> tuple[int, int]:
     """Return ``(operand bytes, peak bytes)``: one operator a kernel, and nothing else.
 
-    Forward reads q, k and v, writes out and lse and, before a backward pass, statistics. dq reads q, k, v, do,
-    out and statistics, writes dq and delta. dkdv reads q, k, v, do, statistics and delta, writes dk and dv.
+    Forward reads q, k and v, writes out and lse and, before a backward pass, statistics. dq reads q, k, v,
+    do, out and statistics, writes dq and delta. dkdv reads q, k, v, do, statistics and delta, writes dk and dv.
     At the peak there is all that the call has written (``bounds``, 8 bytes a batch row, is kept).
     """
     p, size = problem, tensor_bytes(problem)
@@ -92,8 +92,8 @@ def cost(problem: Problem) -> Cost:
     """Exact counts of one call.
 
     Executed FLOPs are those of whole tiles with heads padded to a power of two: 2 matmuls a forward tile, 3
-    for dq and 4 for dk and dv. A visited tile evaluates an exponential a pair, and forward one more to rescale
-    each row.
+    for dq and 4 for dk and dv. A visited tile evaluates an exponential a pair, and forward one more to
+    rescale each row.
     """
     p = problem
     if decodes(p):

@@ -25,8 +25,8 @@ from ._flash_tiles import Tile, tile_for
 from ._operators import LIBRARY, bounds, define, result, run
 
 define(
-    "flash_forward(Tensor q, Tensor k, Tensor v, int[] query_starts, int[] key_limits, int? left, int? right, "
-    "float scale, int[] tile, int[] dq_tile, int[] dkdv_tile) -> (Tensor out, Tensor lse, Tensor statistics)"
+    "flash_forward(Tensor q, Tensor k, Tensor v, int[] query_starts, int[] key_limits, int? left, "
+    "int? right, float scale, int[] tile, int[] dq_tile, int[] dkdv_tile) -> (Tensor out, Tensor lse, Tensor statistics)"
 )
 
 
@@ -46,7 +46,7 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, *, problem: Problem) -> Atten
 
 
 def _numbers(problem: Problem, differentiable: bool) -> tuple[Any, ...]:
-    """Return what the operator is called with besides tensors; no tiles of a backward pass if none follows."""
+    """Return what the operator is called with besides tensors; backward tiles if a pass follows."""
     band = effective_band(problem)
     backward = [tile_for(problem, kernel=kernel) if differentiable else () for kernel in ("dq", "dkdv")]
     starts, limits = problem.query_starts, problem.key_limits

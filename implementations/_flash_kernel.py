@@ -94,7 +94,7 @@ def flash_forward_kernel(
     ``scale_log2`` is ``|scale| · log2(e)`` and positive; the sign of scale (0 for none) is ``QUERY_SIGN``, so
     that the largest score is the largest logit. Statistics, unless their pointer is None: the largest score
     of each row (+inf where it saw nothing), then log2 of its sum of ``exp2((score - largest) · scale_log2)``.
-    From lse, where large logits have swallowed the sum, weights could not be had again to float32's precision.
+    From lse, where large logits swallow the sum, weights could not be had again to float32's precision.
 
     With ``TMA``, ``k_ptr`` and ``v_ptr`` are tensor descriptors, and tiles of them are fetched whole.
     """

@@ -171,9 +171,7 @@ def _in_the_loop(tile: Tile, block: int, **tensors: Tensor) -> dict[str, Any]:
     if not tile.tma or not all(_is_describable(x) for x in tensors.values()):
         return {**tensors, "TMA": False}
     described = {
-        name: TensorDescriptor(
-            x, list(x.shape), list(x.stride()), [1, 1, block, padded_width(x.shape[3])]
-        )
+        name: TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, block, padded_width(x.shape[3])])
         for name, x in tensors.items()
     }
     return {**described, "TMA": True}

@@ -78,9 +78,7 @@ def query_tiles(band: Band, seqlen_q: int, start: int, limit: int, block_q: int)
     return Tiles(rows, rows, lo, np.maximum(lo, hi))
 
 
-def key_tiles(
-    band: Band, seqlen_q: int, seqlen_k: int, start: int, limit: int, block_k: int
-) -> Tiles:
+def key_tiles(band: Band, seqlen_q: int, seqlen_k: int, start: int, limit: int, block_k: int) -> Tiles:
     """Return the key tiles of a head, and the queries they read; keys that no query sees are not read."""
     tile = np.arange(0, seqlen_k, block_k, dtype=np.int64)
     end = np.minimum(tile + block_k, seqlen_k)
@@ -205,7 +203,7 @@ class KernelPrograms:
         return ProgramSample(tuple(pieces), None if self.kernel == "dkdv" else tuple(rows))
 
     def _place(self, tile: int, count: int) -> int:
-        """Return the place of a tile's program among those of its head: the longest of a causal mask first."""
+        """Return the place of a tile's program in its head: the longest of a causal mask first."""
         return tile if self.kernel == "dkdv" else count - 1 - tile
 
     def _rows(self, tile: int) -> tuple[int, int]:

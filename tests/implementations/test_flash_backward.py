@@ -47,7 +47,7 @@ def gradients(problem: Problem, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]
     ids=str,
 )
 def test_lse_has_a_gradient(given):
-    """Of a loss that takes out and lse, and of one that takes lse alone; rows that see nothing add nothing."""
+    """Of a loss that takes out and lse, and of one that takes lse alone; rows without keys add nothing."""
     problem = problem_of({"seqlen_q": 40, **given})
     inputs = make_inputs(problem, seed=0)
     weight = torch.randn(problem.batch, problem.num_heads, 40, generator=torch.Generator().manual_seed(1))
@@ -93,7 +93,9 @@ def test_gradients_are_the_same_in_every_run():
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("given", [{"mask": SlidingWindow(20)}, {"key_lengths": (3, 37), "batch": 2}], ids=str)
+@pytest.mark.parametrize(
+    "given", [{"mask": SlidingWindow(20)}, {"key_lengths": (3, 37), "batch": 2}], ids=str
+)
 def test_tiles_fetched_whole_are_the_same_numbers(given):
     """By descriptors or by pointers, NaN in hidden slots or not; columns that no descriptor takes as well."""
     problem = problem_of({"seqlen_q": 50, "head_dim": 24, "num_heads": 2, "num_kv_heads": 1, **given})

@@ -43,7 +43,17 @@ AXES: Mapping[str, Sequence[Any]] = {
     "mask": (Full(), Causal(), SlidingWindow(20), SlidingWindow(9, causal=False)),
     "heads": ((1, 1), (4, 2)),
     "seqlens": ((64, 64), (50, 50), (1, 70), (33, 90), (90, 33), (70, 1)),
-    "widths": ((16, 16), (64, 64), (80, 80), (96, 96), (128, 128), (192, 192), (256, 256), (40, 24), (8, 112)),
+    "widths": (
+        (16, 16),
+        (64, 64),
+        (80, 80),
+        (96, 96),
+        (128, 128),
+        (192, 192),
+        (256, 256),
+        (40, 24),
+        (8, 112),
+    ),
     "keys": (None, (0, 1), (0.4, 1), (1, 0.7)),
     "layout": tuple(LAYOUTS),
     "dtype": ("float32", "float16"),
@@ -66,7 +76,8 @@ def covering(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
         for name in names:
             if name not in chosen:
                 chosen[name] = max(
-                    range(len(axes[name])), key=lambda i: (len(_met({**chosen, name: i}, names) & open_pairs), -i)
+                    range(len(axes[name])),
+                    key=lambda i: (len(_met({**chosen, name: i}, names) & open_pairs), -i),
                 )
         open_pairs -= _met(chosen, names)
         yield {name: axes[name][index] for name, index in chosen.items()}

@@ -1,4 +1,4 @@
-"""The operators of the tiled kernels as PyTorch sees them: schemas, fake tensors, compiler, counters, refusals."""
+"""The operators of the tiled kernels as PyTorch sees them: schemas, fakes, compiler, counters, refusals."""
 
 import subprocess
 import sys
@@ -34,11 +34,11 @@ def test_operators_keep_their_promises_to_torch():
     inputs, form = leaves(), (*FORM, TILE)
     with torch.no_grad():
         out, lse, statistics = OPERATORS.flash_forward(*inputs, *form, TILE, TILE)
-    plain = [x.detach() for x in inputs]
+    plain, grad_out = [x.detach() for x in inputs], torch.ones_like(out)
     calls: dict[Any, tuple[Any, ...]] = {
         OPERATORS.flash_forward.default: (*inputs, *form, TILE, TILE),
-        OPERATORS.flash_dq.default: (*plain, torch.ones_like(out), torch.ones_like(lse), out, statistics, *form),
-        OPERATORS.flash_dkdv.default: (*plain, torch.ones_like(out), statistics, lse, *form),
+        OPERATORS.flash_dq.default: (*plain, grad_out, torch.ones_like(lse), out, statistics, *form),
+        OPERATORS.flash_dkdv.default: (*plain, grad_out, statistics, lse, *form),
     }
     for operator, arguments in calls.items():
         assert set(torch.library.opcheck(operator, arguments).values()) == {"SUCCESS"}
