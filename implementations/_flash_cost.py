@@ -65,8 +65,8 @@ def _operand_bytes(problem: Problem) -> tuple[int, int]:
     """Return ``(operand bytes, peak bytes)``: one operator a kernel, and nothing else.
 
     Forward reads q, k and v, writes out and lse and, before a backward pass, statistics. dq reads q, k, v,
-    do, out and statistics, writes dq and delta. dkdv reads q, k, v, do, statistics and delta, writes dk and dv.
-    At the peak there is all that the call has written (``bounds``, 8 bytes a batch row, is kept).
+    do, out and statistics, writes dq and delta. dkdv reads q, k, v, do, statistics and delta, writes dk and
+    dv. At the peak there is all that the call has written (``bounds``, 8 bytes a batch row, is kept).
     """
     p, size = problem, tensor_bytes(problem)
     rows = p.batch * p.num_heads * p.seqlen_q

@@ -26,7 +26,8 @@ from ._operators import LIBRARY, bounds, define, result, run
 
 define(
     "flash_forward(Tensor q, Tensor k, Tensor v, int[] query_starts, int[] key_limits, int? left, "
-    "int? right, float scale, int[] tile, int[] dq_tile, int[] dkdv_tile) -> (Tensor out, Tensor lse, Tensor statistics)"
+    "int? right, float scale, int[] tile, int[] dq_tile, int[] dkdv_tile) "
+    "-> (Tensor out, Tensor lse, Tensor statistics)"
 )
 
 
