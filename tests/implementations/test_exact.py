@@ -243,7 +243,7 @@ def test_strides_change_nothing(name: str, problem: Problem, view: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["sliding-window", "linear"])
+@pytest.mark.parametrize("name", OWN)
 def test_a_packed_tensor_and_shared_heads_get_the_gradients_of_copies(name: str, dtype: str) -> None:
     """q is part of a packed tensor, k and v are one head for all, ``out.sum()`` gives strides of 0."""
     implementation = find_implementations()[name]
