@@ -59,7 +59,7 @@ def attention(
     all_rows = p.batch * p.num_heads * p.seqlen_q
     empty = None
     if _hides_pairs(p):
-        hidden = visible_matrix(p, q.device).logical_not()
+        hidden = visible_matrix(p, q.device).logical_not_()
         if p.queries_seeing() < all_rows:
             # An empty row would be -inf throughout, its softmax NaN; leave it as it is and clear its weights.
             empty = hidden.all(dim=-1, keepdim=True)
