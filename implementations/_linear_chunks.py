@@ -113,11 +113,11 @@ class LinearChunks:
 
     def _slope(self, name: str, x: Tensor) -> Tensor:
         """``φ'(x) = exp(min(x, 0))``, which is also ``min(φ(x), 1)``."""
-        return self.scratch(name, *x.shape).copy_(x).clamp_(max=0).exp_()
+        return torch.clamp(x, max=0, out=self.scratch(name, *x.shape)).exp_()
 
     def _feature(self, name: str, x: Tensor) -> Tensor:
         """``φ(x) = elu(x) + 1``, as ``exp(min(x, 0)) + max(x, 0)``: faster, and exact where φ is small."""
-        positive = self.scratch("positive", *x.shape).copy_(x).clamp_(min=0)
+        positive = torch.clamp(x, min=0, out=self.scratch("positive", *x.shape))
         return _joined(self._slope(name, x).add_(positive))
 
     def _queries(self, piece: Piece) -> Tensor:
