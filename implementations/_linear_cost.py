@@ -86,10 +86,10 @@ class _Chain:
         self.buffers[name] = max(self.buffers.get(name, 0), elements * self.w)
 
     def _feature(self, name: str, elements: int) -> None:
-        """Two clamps of x, exp in place, one addition in place."""
+        """Two clamps of x (of copies of x where they are wider), exp in place, one addition in place."""
         self._buffer("positive", elements)
         self._buffer(name, elements)
-        self.moved += elements * (2 * self.size + 7 * self.w)
+        self.moved += elements * (2 * self.size + (7 if self.size == self.w else 11) * self.w)
 
     def _keys(self, piece: Piece) -> int:
         n = self.heads * piece.num_chunks * piece.size
