@@ -66,8 +66,9 @@ def attention(
             hidden &= ~empty
         # In place where it is cheap: autograd would copy the whole of a view that is changed.
         is_view = p.group_size > 1
-        fill = scores.masked_fill if is_view else scores.masked_fill_
-        scores = fill(hidden, -torch.inf)
+        scores = (
+            scores.masked_fill(hidden, -torch.inf) if is_view else scores.masked_fill_(hidden, -torch.inf)
+        )
         del hidden
     lse = None
     if p.option("return_lse", False):
