@@ -46,6 +46,7 @@ def source(dtype: str, head_dim: int, tile: Tile, left: bool, right: bool, decod
         **dict.fromkeys((*INNERMOST, *(ONES_OF_DECODING if decode else ())), 1),
     }
     pointers = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), f"*{ELEMENTS[dtype]}")
+    constants["statistics_ptr"] = None
     special = {**pointers, "lse_ptr": "*fp32", "bounds_ptr": "*i32", "scale_log2": "fp32"}
     names = flash_forward_kernel.arg_names
     signature = {name: "constexpr" if name in constants else special.get(name, "i32") for name in names}
@@ -84,7 +85,7 @@ def build(
     capability: int, dtype: str, head_dim: int, left: bool, right: bool, decode: bool = False
 ) -> dict[str, Any]:
     """Compile with the table's tile (the shortest, if decoding); return what the target makes of it."""
-    tile = table_tile(table_target(capability), DTYPE_BYTES[dtype], padded_width(head_dim))
+    tile = table_tile("forward", table_target(capability), DTYPE_BYTES[dtype], padded_width(head_dim))
     if decode:
         tile = shortened(tile, 1)
     compiled = compile_kernel(
