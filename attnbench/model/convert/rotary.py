@@ -50,7 +50,7 @@ def rotary_settings(settings: Settings) -> tuple[float, RopeScaling | None]:
     kind = given.get("rope_type") or given.get("type") or "default"
     if kind == "default":
         return base, None
-    if kind not in _OWN:
+    if not isinstance(kind, str) or kind not in _OWN:
         raise UsageError(
             f"{where}: rope_type {kind!r} is none of default, {', '.join(_OWN)}{nearest(str(kind), _OWN)}"
         )
