@@ -151,3 +151,13 @@ def test_a_mixer_that_is_to_decode_needs_a_state():
     stateless = dataclasses.replace(lstm, make_mixer=lambda form: torch.nn.Linear(form.dim, form.dim))
     with pytest.raises(UsageError, match="lstm: it supports decode, and the module of its make_mixer has no"):
         build_model("tiny", stateless)
+
+
+def test_inputs_on_another_device_are_refused():
+    tokens, elsewhere = stdlib_tokens(2, 5), torch.zeros(2, 5, dtype=torch.int64, device="meta")
+    with pytest.raises(UsageError, match="tokens: on meta, and the model is on cpu"):
+        build_model("tiny")(elsewhere)
+    with pytest.raises(UsageError, match="target: on meta, and the model is on cpu"):
+        build_model("tiny-translator")(tokens, elsewhere)
+    with pytest.raises(UsageError, match="segments: on meta, and the tokens are on cpu"):
+        build_model("tiny-bert")(tokens, segments=elsewhere)
