@@ -8,6 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attnbench.contract.discovery import get_implementation
 from attnbench.contract.errors import UsageError
+from attnbench.contract.mixers import MixerConfig
 from attnbench.model.builder import build_block, build_model
 from attnbench.model.config import TransformerConfig
 from attnbench.model.text import stdlib_tokens
@@ -146,9 +147,13 @@ def test_what_is_neither_preset_nor_config_is_refused(given):
             build(given)
 
 
+def _linear(form: MixerConfig) -> Any:
+    return torch.nn.Linear(form.dim, form.dim)
+
+
 def test_a_mixer_that_is_to_decode_needs_a_state():
     lstm = get_implementation(LSTM)
-    stateless = dataclasses.replace(lstm, make_mixer=lambda form: torch.nn.Linear(form.dim, form.dim))
+    stateless: Any = dataclasses.replace(lstm, make_mixer=_linear)
     with pytest.raises(UsageError, match="lstm: it supports decode, and the module of its make_mixer has no"):
         build_model("tiny", stateless)
 
