@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from attnbench import build_model
-from attnbench.model.checkpoints import save_model
+from attnbench.contract.errors import UsageError
+from attnbench.model.checkpoints import require_target, save_model
 from attnbench.model.losses import next_token_loss
 from attnbench.model.presets import load_preset
 from attnbench.model.text import even_passages, held_out_bytes, random_passages, training_bytes
@@ -62,18 +63,10 @@ def held_out_loss(model: DecoderOnly, text: bytes, seqlen: int) -> float:
     return sum(float(next_token_loss(model(piece), piece)) * len(piece) for piece in pieces) / count
 
 
-def main(arguments: list[str] | None = None) -> tuple[float, float]:
-    """Train, print, and return the held-out losses of the decoder and of the trigram model."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--implementation", default="sdpa", help="of the attention (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=700, help="of training (default: %(default)s)")
-    parser.add_argument("--seqlen", type=int, default=256, help="longest passage (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and passages (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="where the trained model is written (safetensors)")
-    chosen = parser.parse_args(arguments)
-    if chosen.steps < 1 or not 8 <= chosen.seqlen <= BYTES_PER_STEP:
-        parser.error(f"--steps from 1, --seqlen from 8 to {BYTES_PER_STEP}")
-
+def trained_and_judged(chosen: argparse.Namespace) -> tuple[float, float]:
+    """Do what the command line says, and return what ``main`` does."""
+    if chosen.out is not None:
+        require_target(chosen.out)
     started = time.perf_counter()
     text, held_out = training_bytes(), held_out_bytes()
     trigram = TrigramModel.fit(text).loss(held_out)
@@ -87,6 +80,23 @@ def main(arguments: list[str] | None = None) -> tuple[float, float]:
     if chosen.out is not None:
         save_model(model, chosen.out)
     return decoder, trigram
+
+
+def main(arguments: list[str] | None = None) -> tuple[float, float]:
+    """Train, print, and return the held-out losses of the decoder and of the trigram model."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--implementation", default="sdpa", help="of the attention (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=700, help="of training (default: %(default)s)")
+    parser.add_argument("--seqlen", type=int, default=256, help="longest passage (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and passages (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="where the trained model is written (safetensors)")
+    chosen = parser.parse_args(arguments)
+    if chosen.steps < 1 or not 8 <= chosen.seqlen <= BYTES_PER_STEP:
+        parser.error(f"--steps from 1, --seqlen from 8 to {BYTES_PER_STEP}")
+    try:
+        return trained_and_judged(chosen)
+    except UsageError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from attnbench import build_model
-from attnbench.model.checkpoints import save_model
+from attnbench.contract.errors import UsageError
+from attnbench.model.checkpoints import require_target, save_model
 from attnbench.model.config import TransformerConfig
 from attnbench.model.losses import teacher_forcing_loss
 from attnbench.model.training import train
@@ -91,6 +92,22 @@ def exact_share(model: EncoderDecoder, longest: int, generator: torch.Generator)
     return float(((written == target) | ~counted).all(dim=1).double().mean())
 
 
+def trained_and_judged(chosen: argparse.Namespace) -> float:
+    """Do what the command line says, and return what ``main`` does."""
+    if chosen.out is not None:
+        require_target(chosen.out)
+    started = time.perf_counter()
+    model = trained_reverser(
+        chosen.implementation, steps=chosen.steps, longest=chosen.longest, seed=chosen.seed
+    )
+    share = exact_share(model, chosen.longest, torch.Generator().manual_seed(chosen.seed + 1))
+    seconds = time.perf_counter() - started
+    print(f"{share:.2%} of about {HELD_OUT} sequences held out reversed exactly; {seconds:.0f} s in all")
+    if chosen.out is not None:
+        save_model(model, chosen.out)
+    return share
+
+
 def main(arguments: list[str] | None = None) -> float:
     """Train, print, and return the share of held-out sequences that are reversed exactly."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -102,17 +119,10 @@ def main(arguments: list[str] | None = None) -> float:
     chosen = parser.parse_args(arguments)
     if min(chosen.steps, chosen.longest) < 1:
         parser.error("--steps and --longest from 1")
-
-    started = time.perf_counter()
-    model = trained_reverser(
-        chosen.implementation, steps=chosen.steps, longest=chosen.longest, seed=chosen.seed
-    )
-    share = exact_share(model, chosen.longest, torch.Generator().manual_seed(chosen.seed + 1))
-    seconds = time.perf_counter() - started
-    print(f"{share:.2%} of about {HELD_OUT} sequences held out reversed exactly; {seconds:.0f} s in all")
-    if chosen.out is not None:
-        save_model(model, chosen.out)
-    return share
+    try:
+        return trained_and_judged(chosen)
+    except UsageError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -29,10 +29,8 @@ def _refused_keys(case: Case) -> list[str]:
     tokens = ["inputs = 'text'"] if case.inputs == "text" and case.level != "model" else []
     if case.level == "attention":
         return tokens
-    two_lengths = case.mode == "decode" or case.config().architecture == "encoder-decoder"
     given = {
         "scale": case.scale is not None,
         "query_start": case.query_start is not None,
-        "seqlen_q other than seqlen_k": case.seqlen_q != case.seqlen_k and not two_lengths,
     }
     return tokens + [name for name, is_given in given.items() if is_given]

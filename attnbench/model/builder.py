@@ -59,8 +59,8 @@ def build_model(
             support.
     """
     config = _config(preset_or_config, overrides)
-    factory = MixerBuilder(config, implementation, seed, _dtype(dtype), str(device), options or {})
-    model = ARCHITECTURES[config.architecture](config, factory, dtype=factory.dtype, device=str(device))
+    factory = MixerBuilder(config, implementation, seed, _dtype(dtype), _device(device), options or {})
+    model = ARCHITECTURES[config.architecture](config, factory, dtype=factory.dtype, device=factory.device)
     model.implementation, model.cross_implementation = factory.core.name, factory.cross_name
     draw_weights(model, seed=seed, depth=config.num_layers)
     if isinstance(preset_or_config, str):
@@ -92,7 +92,7 @@ def build_block(
     first layer.
     """
     config = _config(preset_or_config, overrides)
-    factory = MixerBuilder(config, implementation, seed, _dtype(dtype), str(device), options or {})
+    factory = MixerBuilder(config, implementation, seed, _dtype(dtype), _device(device), options or {})
     crossing = config.architecture == "encoder-decoder"
     side = "encoder" if config.architecture == "encoder-only" else "decoder"
     block = TransformerBlock(
@@ -100,7 +100,7 @@ def build_block(
         factory(f"{side}.mixer"),
         factory(f"{side}.cross") if crossing else None,
         dtype=factory.dtype,
-        device=str(device),
+        device=factory.device,
     )
     draw_weights(block, seed=seed, depth=config.num_layers)
     if isinstance(preset_or_config, str):
@@ -109,8 +109,13 @@ def build_block(
 
 
 def _config(preset_or_config: str | TransformerConfig, overrides: dict[str, Any]) -> TransformerConfig:
-    if not isinstance(preset_or_config, str):
+    if isinstance(preset_or_config, TransformerConfig):
         return preset_or_config.replace(**overrides)
+    if not isinstance(preset_or_config, str):
+        raise UsageError(
+            "preset_or_config: the name of a preset or a TransformerConfig is needed, "
+            f"not {type(preset_or_config).__name__}"
+        )
     config = load_preset(preset_or_config).replace(**overrides)
     require_trained_form(preset_or_config, config)
     return config
@@ -122,6 +127,18 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
         raise UsageError(f"dtype: {name!r} is none of {', '.join(DTYPE_BYTES)}{nearest(name, DTYPE_BYTES)}")
     found: torch.dtype = getattr(torch, name)
     return found
+
+
+def _device(device: str | torch.device) -> str:
+    """Return the device's name, of one on which tensors can be made."""
+    if not isinstance(device, str | torch.device):
+        raise UsageError(f"device: a name such as 'cpu' or 'cuda' is needed, not {device!r}")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).split("\n")[0]
+        raise UsageError(f"device: {str(device)!r} cannot be used here: {reason}") from None
+    return str(device)
 
 
 class MixerBuilder:
@@ -140,9 +157,11 @@ class MixerBuilder:
         device: str,
         options: Mapping[str, Any],
     ) -> None:
+        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+            raise UsageError(f"seed: a whole number of at least 0 is needed, not {seed!r}")
         self.config, self.seed, self.dtype, self.device = config, seed, dtype, device
-        self.options = options
-        self.core = _implementation(implementation)
+        self.options = require_options(options)
+        self.core = find_implementation(implementation)
         rotary = config.position == "rope"
         self.table = (
             RotaryPositions(config.head_dim, config.rope_base, config.rope_scaling, config.max_seqlen)
@@ -173,6 +192,10 @@ class MixerBuilder:
             raise UsageError(
                 f"{self.core.name}: make_mixer must return a torch.nn.Module, not {type(mixer).__name__}"
             )
+        if "decode" in self.core.supports and not callable(getattr(mixer, "new_state", None)):
+            raise UsageError(
+                f"{self.core.name}: it supports decode, and the module of its make_mixer has no new_state"
+            )
         return mixer
 
     def _form(self, **given: Any) -> MixerConfig:
@@ -198,7 +221,7 @@ class MixerBuilder:
 
     def _cross_core(self) -> Implementation:
         if self.config.cross_implementation is not None:
-            return _implementation(self.config.cross_implementation)
+            return get_implementation(self.config.cross_implementation)
         if self.core.make_mixer is None:
             longest = self.config.max_seqlen
             crossing = mixer_problem(self._cross_form(self.options), 1, longest, longest + 1)
@@ -207,5 +230,23 @@ class MixerBuilder:
         return get_implementation(CROSS_DEFAULT)
 
 
-def _implementation(implementation: str | Implementation) -> Implementation:
-    return get_implementation(implementation) if isinstance(implementation, str) else implementation
+def find_implementation(implementation: str | Implementation) -> Implementation:
+    """Return the implementation of a name, or the one given.
+
+    Raises:
+        UsageError: an unknown name, or neither of the two.
+    """
+    if isinstance(implementation, Implementation):
+        return implementation
+    if not isinstance(implementation, str):
+        raise UsageError(
+            f"implementation: a name or an Implementation is needed, not {type(implementation).__name__}"
+        )
+    return get_implementation(implementation)
+
+
+def require_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of an implementation; raise ``UsageError`` for what is no table of them."""
+    if not isinstance(options, Mapping):
+        raise UsageError(f"options: a table of names and values is needed, not {options!r}")
+    return options

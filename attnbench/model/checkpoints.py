@@ -7,25 +7,36 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attnbench.contract.discovery import get_implementation
 from attnbench.contract.errors import UsageError
 from attnbench.contract.implementation import Implementation
 from attnbench.contract.masks import Mask
 
-from .builder import build_model
+from .builder import build_model, find_implementation
 from .config import TransformerConfig
 from .rope import RopeScaling
-from .state_dicts import load_weights, read_safetensors
+from .state_dicts import PICKLED, load_weights, read_safetensors
 from .transformer import Transformer
+from .weights import is_real
 
 _CONFIG, _IMPLEMENTATION = "attnbench.config", "attnbench.implementation"
 
 
 def save_model(model: Transformer, path: str | Path) -> None:
-    """Write a model to a safetensors file: each weight once, the config as JSON beside them."""
+    """Write a model to a safetensors file: each weight once, the config as JSON beside them.
+
+    Raises:
+        UsageError: no model of ours, one without numbers (on the meta device), or what ``require_target``
+            refuses.
+    """
+    if not isinstance(model, Transformer):
+        raise UsageError(f"model: one that build_model made is needed, not {type(model).__name__}")
+    if not all(is_real(weight) for weight in model.parameters()):
+        raise UsageError("model: its weights are on the meta device or fake, there are no numbers to write")
+    require_target(path)
     seen: set[int] = set()
     tensors: dict[str, Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -33,7 +44,28 @@ def save_model(model: Transformer, path: str | Path) -> None:
             seen.add(id(tensor))
             tensors[name] = tensor.detach().contiguous()
     metadata = {_CONFIG: json.dumps(_plain(model.config)), _IMPLEMENTATION: model.implementation}
-    save_file(tensors, path, metadata)
+    try:
+        save_file(tensors, path, metadata)
+    except (SafetensorError, OSError) as error:
+        raise UsageError(f"{path}: cannot be written ({error})") from None
+
+
+def require_target(path: str | Path) -> None:
+    """Refuse where ``save_model`` could not write; for whoever computes first and saves at the end.
+
+    Raises:
+        UsageError: a folder, a file in a folder that is missing, or an ending under which ``load_model``
+            would take the file for a pickle.
+    """
+    if not isinstance(path, str | Path):
+        raise UsageError(f"path: a file is needed, not {path!r}")
+    file = Path(path)
+    if file.suffix.lower() in PICKLED:
+        raise UsageError(f"{path}: {file.suffix} stands for pickles, this is written as .safetensors")
+    if file.is_dir():
+        raise UsageError(f"{path}: a folder; a file is needed")
+    if not file.parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {str(file.parent)!r}")
 
 
 def load_model(
@@ -52,7 +84,7 @@ def load_model(
 
     Raises:
         UsageError: no such file, a pickle, a file without a config, weights that do not fit, and what
-            ``build_model`` refuses.
+            ``build_model`` refuses; it names the file.
     """
     metadata, tensors = read_safetensors(path)
     if _CONFIG not in metadata:
@@ -61,14 +93,28 @@ def load_model(
             "attnbench.model.convert.from_huggingface reads folders with a config.json"
         )
     config = _config(metadata[_CONFIG], path, overrides)
-    core = get_implementation(implementation) if isinstance(implementation, str) else implementation
+    core = find_implementation(implementation)
     if core.name != metadata.get(_IMPLEMENTATION):
         tensors = {key: tensor for key, tensor in tensors.items() if "core" not in key.split(".")}
     if dtype is None:
         dtype = next((tensor.dtype for tensor in tensors.values()), torch.float32)
-    model = build_model(config, core, dtype=dtype, device=device, options=options)
-    load_weights(model, tensors)
+    _require_weights(config, tensors, path)
+    try:
+        model = build_model(config, core, dtype=dtype, device=device, options=options)
+        load_weights(model, tensors)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     return model
+
+
+def _require_weights(config: TransformerConfig, tensors: Mapping[str, Tensor], path: str | Path) -> None:
+    """Refuse a config of more weights than the file holds, before memory and time are spent on them."""
+    layers = config.num_layers + config.num_encoder_layers
+    rows = config.vocab_size + (config.max_seqlen if config.position == "learned" else 0)
+    least = config.dim * (rows + 2 * layers * config.ffn_dim)
+    held = sum(tensor.numel() for tensor in tensors.values())
+    if least > held:
+        raise UsageError(f"{path}: its config needs more than {least - 1} weights, and it holds {held}")
 
 
 def _plain(config: TransformerConfig) -> dict[str, Any]:

@@ -30,6 +30,8 @@ _CHOICES = {
 }
 _SIZES = {"vocab_size": 0, "dim": 1, "num_layers": 1, "num_heads": 1, "max_seqlen": 1, "num_segments": 0}
 """Sizes that are not derived, and the least that each may be."""
+_OF_CROSSING = ("num_encoder_layers", "source_vocab_size", "cross_implementation")
+"""Fields that belong to an encoder-decoder alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +122,13 @@ class TransformerConfig:
                 raise UsageError(
                     f"{name}: {value!r} is none of {', '.join(choices)}{nearest(str(value), choices)}"
                 )
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if item.type in (bool, bool | None) and type(value) is not bool and value is not item.default:
+                raise UsageError(f"{item.name}: must be True or False, not {value!r}")
         for name, least in _SIZES.items():
             _require_size(name, getattr(self, name), least=least)
+        self._check_crossing()
         if not self.head_dim and self.dim % self.num_heads:
             raise UsageError(
                 f"dim: {self.dim} is not divisible by num_heads {self.num_heads}; or give head_dim"
@@ -133,7 +140,8 @@ class TransformerConfig:
             raise UsageError(f"num_kv_heads: {self.num_kv_heads} does not divide num_heads {self.num_heads}")
         for name in ("norm_eps", "rope_base"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not math.isfinite(value) or value <= 0:
                 raise UsageError(f"{name}: must be a positive number, not {value!r}")
         for name in ("mask", "encoder_mask"):
             object.__setattr__(self, name, mask_from(getattr(self, name)))
@@ -142,6 +150,15 @@ class TransformerConfig:
         object.__setattr__(self, "rope_scaling", rope_scaling_from(self.rope_scaling))
         self._check_rotation()
         self._check_tokens()
+
+    def _check_crossing(self) -> None:
+        for name in _OF_CROSSING:
+            value = getattr(self, name)
+            if value and self.architecture != "encoder-decoder":
+                raise UsageError(f"{name}: only encoder-decoder has it, not {self.architecture}")
+        cross = self.cross_implementation
+        if cross is not None and not isinstance(cross, str):
+            raise UsageError(f"cross_implementation: a name is needed, not {cross!r}")
 
     def _check_rotation(self) -> None:
         if self.position != "rope":

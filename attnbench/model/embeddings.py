@@ -97,6 +97,8 @@ class Embeddings(nn.Module):
         if not isinstance(segments, Tensor) or segments.shape != tokens.shape[:2]:
             came = list(segments.shape) if isinstance(segments, Tensor) else type(segments).__name__
             raise UsageError(f"segments: a tensor {list(tokens.shape[:2])} is needed, not {came}")
+        if segments.device != tokens.device:
+            raise UsageError(f"segments: on {segments.device}, and the tokens are on {tokens.device}")
         _check_indices("segments", segments, self.config.num_segments)
         found: Tensor = self.segment(segments)
         return found

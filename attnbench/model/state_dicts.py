@@ -98,7 +98,11 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor
     Raises:
         UsageError: no such file, a pickle, or no safetensors inside.
     """
+    if not isinstance(path, str | Path):
+        raise UsageError(f"path: a file is needed, not {path!r}")
     refuse_pickle(path)
+    if Path(path).is_dir():
+        raise UsageError(f"{path}: a folder, and a safetensors file is needed")
     if not Path(path).is_file():
         raise UsageError(f"{path}: no such file")
     try:

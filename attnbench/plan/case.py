@@ -204,6 +204,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.level == "attention":
             return {"attention": self._problem(query_start=self._starts())}
         config = self.config()
+        one_sequence = self.mode != "decode" and config.architecture != "encoder-decoder"
+        if one_sequence and self.seqlen_q != self.seqlen_k:
+            raise UsageError(
+                f"seqlen_q, seqlen_k: at level {self.level!r}, {config.architecture} reads one sequence, "
+                f"not {self.seqlen_q} and {self.seqlen_k}"
+            )
         if config.architecture == "encoder-only":
             return {"encoder": self._problem(scale=config.scale)}
         if config.architecture == "decoder-only":

@@ -65,11 +65,25 @@ def load_suite(
         seqlens=tuple(parse_length(value) for value in seqlens),
         device=None if device is None else device_kind(device, must_exist=device_must_exist),
     )
-    sweeps = _overridden(list(_sweeps(file, source, text)), overrides)
+    sweeps = list(_sweeps(file, source, text))
+
+    def cases(changes: Overrides) -> tuple[Case, ...]:
+        keep_first = changes != Overrides()
+        changed = _overridden(sweeps, changes)
+        return tuple(_distinct(changed, source, text, device_must_exist, keep_first=keep_first))
+
+    try:
+        found = cases(overrides)
+    except UsageError as error:
+        if not overrides.seqlens:
+            raise
+        cases(replace(overrides, seqlens=()))  # what is wrong without them is not their fault
+        lengths = ", ".join(map(str, overrides.seqlens))
+        raise UsageError(f"--seqlen {lengths}: {error}") from None
     return Suite(
         name=file.name,
         description=file.description,
-        cases=tuple(_distinct(sweeps, source, text, device_must_exist, keep_first=overrides != Overrides())),
+        cases=found,
         measure=file.measure,
         source=source,
         text=text,

@@ -46,6 +46,29 @@ def test_what_cannot_be_is_a_usage_error(example, capsys):
     assert "--steps" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("example", [train_decoder, train_reverse])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "{}"], "a folder; a file is needed"),
+        (["--out", "{}/missing/model.safetensors"], "there is no folder"),
+        (["--implementation", "nahive"], "did you mean 'naive'?"),
+        (["--seed", "-1"], "seed: a whole number of at least 0 is needed, not -1"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_line_before_training(
+    example, arguments, message, tmp_path, capsys, monkeypatch
+):
+    def trained(*_, **__):
+        raise AssertionError("it trains")
+
+    monkeypatch.setattr(example, "train", trained)
+    with pytest.raises(SystemExit) as stopped:
+        example.main([argument.format(tmp_path) for argument in arguments])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
 @pytest.mark.long
 def test_the_decoder_beats_the_trigram_model():
     decoder, trigram = train_decoder.main([])

@@ -1,14 +1,19 @@
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from attnbench.contract.discovery import get_implementation
 from attnbench.contract.errors import UsageError
+from attnbench.contract.mixers import MixerConfig
 from attnbench.model.builder import build_block, build_model
 from attnbench.model.config import TransformerConfig
 from attnbench.model.text import stdlib_tokens
 
+LSTM = str(Path(__file__).parents[1] / "toys" / "lstm_mixer.py")
 PUBLISHED = {
     "bert-base": 109_514_298,  # with the masked-language head
     "gpt2": 124_439_808,
@@ -92,6 +97,15 @@ def test_a_config_and_overrides():
         ({"dtype": "float31"}, r"dtype: 'float31' is none of .* \(did you mean 'float32'\?\)"),
         ({"dtype": torch.int8}, "dtype: 'int8' is none of"),
         ({"heads": 3}, r"heads: no field of TransformerConfig"),
+        ({"device": "bogus"}, "device: 'bogus' cannot be used here"),
+        ({"device": "cuda:99"}, "device: 'cuda:99' cannot be used here"),
+        ({"device": "mps"}, "device: 'mps' cannot be used here"),
+        ({"device": None}, "device: a name such as 'cpu' or 'cuda' is needed, not None"),
+        ({"seed": -1}, "seed: a whole number of at least 0 is needed, not -1"),
+        ({"seed": 1.5}, "seed: a whole number"),
+        ({"seed": True}, "seed: a whole number"),
+        ({"options": [1]}, r"options: a table of names and values is needed, not \[1\]"),
+        ({"implementation": None}, "implementation: a name or an Implementation is needed, not NoneType"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(arguments, message):
@@ -124,3 +138,31 @@ def test_context_belongs_to_cross_attention():
     x = torch.zeros(1, 2, 32)
     with pytest.raises(UsageError, match="context: self-attention takes none"):
         build_block("tiny").mixer(x, context=x)
+
+
+@pytest.mark.parametrize("given", [None, {"dim": 16}, 3])
+def test_what_is_neither_preset_nor_config_is_refused(given):
+    for build in (build_model, build_block):
+        with pytest.raises(UsageError, match="preset_or_config: the name of a preset or a TransformerConfig"):
+            build(given)
+
+
+def _linear(form: MixerConfig) -> Any:
+    return torch.nn.Linear(form.dim, form.dim)
+
+
+def test_a_mixer_that_is_to_decode_needs_a_state():
+    lstm = get_implementation(LSTM)
+    stateless: Any = dataclasses.replace(lstm, make_mixer=_linear)
+    with pytest.raises(UsageError, match="lstm: it supports decode, and the module of its make_mixer has no"):
+        build_model("tiny", stateless)
+
+
+def test_inputs_on_another_device_are_refused():
+    tokens, elsewhere = stdlib_tokens(2, 5), torch.zeros(2, 5, dtype=torch.int64, device="meta")
+    with pytest.raises(UsageError, match="tokens: on meta, and the model is on cpu"):
+        build_model("tiny")(elsewhere)
+    with pytest.raises(UsageError, match="target: on meta, and the model is on cpu"):
+        build_model("tiny-translator")(tokens, elsewhere)
+    with pytest.raises(UsageError, match="segments: on meta, and the tokens are on cpu"):
+        build_model("tiny-bert")(tokens, segments=elsewhere)

@@ -114,7 +114,7 @@ def test_files_that_are_none(tmp_path):
 
 
 def write(path, config):
-    save_file({"x": torch.ones(1)}, path, {"attnbench.config": config})
+    save_file({"x": torch.ones(20_000)}, path, {"attnbench.config": config})
     return path
 
 
@@ -138,3 +138,53 @@ def test_weights_do_not_choose_what_code_runs(tmp_path, name):
         load_model(path)
     with pytest.raises(UsageError, match="extra: x"):
         load_model(path, cross_implementation="naive")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"num_layers": 10**9}, {"num_encoder_layers": 10**9, "architecture": "encoder-decoder"}]
+)
+def test_a_config_of_more_than_the_file_holds_is_refused_before_it_is_built(tmp_path, fields):
+    path = write(tmp_path / "model.safetensors", json.dumps(SMALL | fields))
+    with pytest.raises(UsageError, match=r"model\.safetensors: its config needs more than \d+ weights"):
+        load_model(path)
+
+
+def test_errors_of_loading_name_the_file(tmp_path):
+    path = tmp_path / "model.safetensors"
+    fields = SMALL | {"architecture": "encoder-decoder", "cross_implementation": 3}
+    with pytest.raises(
+        UsageError, match=r"model\.safetensors: .*cross_implementation: a name is needed, not 3"
+    ):
+        load_model(write(path, json.dumps(fields)))
+    save_model(small(), path)
+    with pytest.raises(UsageError, match=r"model\.safetensors: state_dict: misshaped"):
+        load_model(path, ffn_dim=63)
+    with pytest.raises(UsageError, match=r"model\.safetensors: linear does not support"):
+        load_model(path, "linear")
+    with pytest.raises(UsageError, match="a folder, and a safetensors file is needed"):
+        load_model(tmp_path)
+    with pytest.raises(UsageError, match="path: a file is needed, not None"):
+        load_model(None)
+    with pytest.raises(UsageError, match="implementation: a name or an Implementation is needed"):
+        load_model(path, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.pt", r"\.pt stands for pickles"),
+        ("missing/model.safetensors", "there is no folder"),
+        ("", "a folder; a file is needed"),
+    ],
+)
+def test_places_that_cannot_be_written_are_refused(tmp_path, name, message):
+    with pytest.raises(UsageError, match=message):
+        save_model(small(), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_model_with_numbers_is_not_saved(tmp_path):
+    with pytest.raises(UsageError, match="model: one that build_model made is needed, not Linear"):
+        save_model(torch.nn.Linear(2, 2), tmp_path / "x.safetensors")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="model: its weights are on the meta device"):
+        save_model(small().to("meta"), tmp_path / "x.safetensors")

@@ -1,3 +1,5 @@
+import dataclasses
+import re
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
@@ -60,12 +62,39 @@ def test_is_frozen_hashable_and_keyword_only():
         ({"position": "rope", "head_dim": 7}, "head_dim: rotary positions rotate pairs"),
         ({"norm_eps": 0.0}, "norm_eps: must be a positive number, not 0.0"),
         ({"rope_base": float("inf")}, "rope_base: must be a positive number, not inf"),
+        ({"rope_base": True}, "rope_base: must be a positive number, not True"),
+        ({"norm_eps": True}, "norm_eps: must be a positive number, not True"),
         ({"mask": "casual"}, r"unknown mask 'casual' \(did you mean 'causal'\?\)"),
+        ({"num_encoder_layers": 2}, "num_encoder_layers: only encoder-decoder has it, not decoder-only"),
+        ({"source_vocab_size": 9}, "source_vocab_size: only encoder-decoder has it, not decoder-only"),
+        ({"cross_implementation": "naive", "architecture": "encoder-only"}, "cross_implementation: only enc"),
+        ({"cross_implementation": 3, "architecture": "encoder-decoder"}, "cross_implementation: a name is"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(fields, message):
     with pytest.raises(UsageError, match=message):
         make(**fields)
+
+
+SWITCHES = [item.name for item in dataclasses.fields(TransformerConfig) if type(item.default) is bool]
+
+
+@pytest.mark.parametrize("name", [*SWITCHES, "final_norm"])
+@pytest.mark.parametrize("value", ["false", 0, 1, []])
+def test_switches_are_booleans(name, value):
+    with pytest.raises(UsageError, match=rf"{name}: must be True or False, not {re.escape(repr(value))}"):
+        make(**{name: value})
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_only_a_final_norm_may_be_left_open(name):
+    with pytest.raises(UsageError, match=f"{name}: must be True or False, not None"):
+        make(**{name: None})
+
+
+def test_an_encoder_decoder_becomes_a_decoder():
+    config = make(architecture="encoder-decoder").replace(architecture="decoder-only")
+    assert config == make()
 
 
 def test_an_unknown_field_is_refused_with_the_nearest():

@@ -42,6 +42,12 @@ Write = Callable[[str], Path]
             3,
             "[measure]: metrics names flops more than once",
         ),
+        (
+            '[[sweep]]\nlevel = "model"\npreset = "tiny"\nimplementation = "naive"\n'
+            "seqlen_q = 4\nseqlen_k = 9",
+            3,
+            "sweep 1: seqlen_q, seqlen_k: at level 'model', decoder-only reads one sequence, not 4 and 9",
+        ),
         (f"[[sweep]]\nthreads = 1000000\n{SWEEP}", 3, "sweep 1: threads = 1000000: at most "),
         (f"[[sweep]]\nbatch = 10000000000\n{SWEEP}", 3, "sweep 1: batch must be at most 16777216"),
         (

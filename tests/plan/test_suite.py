@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.contract.errors import UsageError
 from attnbench.plan.settings import METRICS, MeasureSettings
 from attnbench.plan.suite import Suite, load_suite
 
@@ -218,3 +219,11 @@ def test_device_index_belongs_to_the_run(two_sweeps: Path) -> None:
     assert suite.device_index == 1
     assert {case.device for case in suite.cases} == {"cuda"}
     assert load_suite(two_sweeps, device="cpu").device_index is None
+
+
+def test_lengths_of_the_command_line_are_blamed_for_what_they_make_impossible(write: Write) -> None:
+    decoding = write(f'[[sweep]]\nmode = "decode"\n{SWEEP}')
+    with pytest.raises(UsageError, match=r"^--seqlen 0: .*sweep 1: mode 'decode': contexts hold what is new"):
+        load_suite(decoding, seqlens=[0])
+    with pytest.raises(UsageError, match=r"^(?!--seqlen).*batch must be"):
+        load_suite(write(f"[[sweep]]\nbatch = 10000000000\n{SWEEP}"), seqlens=[8])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from attnbench.contract.errors import UsageError, nearest
+from attnbench.contract.errors import UsageError
 from attnbench.model.config import Activation, Head, TransformerConfig
 from attnbench.model.state_dicts import equal
 
@@ -75,10 +75,4 @@ def activation(settings: Settings, name: str, default: str) -> Activation:
     Raises:
         UsageError: one that is not built here.
     """
-    given = settings.get(name, default)
-    if given not in _ACTIVATIONS:
-        raise UsageError(
-            f"{settings.where}: {name} = {given!r} is none of {', '.join(_ACTIVATIONS)}"
-            f"{nearest(str(given), _ACTIVATIONS)}"
-        )
-    return _ACTIVATIONS[given]
+    return settings.choose(name, default, _ACTIVATIONS)

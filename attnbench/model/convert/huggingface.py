@@ -17,7 +17,7 @@ from .families import Family
 from .gpt2 import GPT2
 from .llama import LLAMA, QWEN2
 from .marian import MARIAN
-from .sources import Source, read_source
+from .sources import read_source
 
 _FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT, GPT2, LLAMA, MARIAN, QWEN2)}
 
@@ -52,7 +52,7 @@ def from_huggingface(
             that are missing, extra or misshaped, a pickle, and what ``build_model`` refuses.
     """
     source = read_source(model_or_folder)
-    family = _family(source)
+    family = source.settings.choose("model_type", "", _FAMILIES)
     if source.class_name not in family.classes:
         raise UsageError(
             f"{source.settings.where}: of {family.model_type} there are {', '.join(family.classes)}, "
@@ -70,13 +70,3 @@ def from_huggingface(
     )
     load_weights(model, weights)
     return model
-
-
-def _family(source: Source) -> Family:
-    kind = source.settings.get("model_type", "")
-    if kind not in _FAMILIES:
-        raise UsageError(
-            f"{source.settings.where}: model_type {kind!r} is none of {', '.join(_FAMILIES)}"
-            f"{nearest(str(kind), _FAMILIES)}"
-        )
-    return _FAMILIES[kind]

@@ -41,7 +41,7 @@ def rotary_settings(settings: Settings) -> tuple[float, RopeScaling | None]:
     where = f"{settings.where}: rope_parameters"
     if not isinstance(given, Mapping) or any(isinstance(value, Mapping) for value in given.values()):
         raise UsageError(f"{where}: one table for all layers is needed, not {given!r}")
-    base = float(given.get("rope_theta") or settings.get("rope_theta", 10000.0))
+    base = _number(where, "rope_theta", given.get("rope_theta") or settings.get("rope_theta", 10000.0))
     rotated = given.get("partial_rotary_factor") or settings.get("partial_rotary_factor", 1.0)
     if rotated != 1.0:
         raise UsageError(
@@ -50,7 +50,7 @@ def rotary_settings(settings: Settings) -> tuple[float, RopeScaling | None]:
     kind = given.get("rope_type") or given.get("type") or "default"
     if kind == "default":
         return base, None
-    if kind not in _OWN:
+    if not isinstance(kind, str) or kind not in _OWN:
         raise UsageError(
             f"{where}: rope_type {kind!r} is none of default, {', '.join(_OWN)}{nearest(str(kind), _OWN)}"
         )
@@ -67,8 +67,16 @@ def rotary_settings(settings: Settings) -> tuple[float, RopeScaling | None]:
         original = _original_length(settings, present)
     factor = present.get("factor")
     if factor is None:
-        factor = settings.need("max_position_embeddings") / original
-    return base, RopeScaling(kind=kind, factor=float(factor), original_max_seqlen=original, **own)
+        longest = _number(where, "max_position_embeddings", settings.need("max_position_embeddings"))
+        factor = longest / _number(where, "original_max_position_embeddings", original)
+    factor = _number(where, "factor", factor)
+    return base, RopeScaling(kind=kind, factor=factor, original_max_seqlen=original, **own)
+
+
+def _number(where: str, name: str, value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise UsageError(f"{where}: {name} must be a positive number, not {value!r}")
+    return float(value)
 
 
 def _original_length(settings: Settings, given: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from attnbench.contract.errors import UsageError
+from attnbench.contract.errors import UsageError, nearest
 from attnbench.model.state_dicts import PICKLED, read_safetensors, refuse_pickle
 
 T = TypeVar("T")
@@ -25,9 +25,21 @@ class Settings:
     where: str
 
     def get(self, name: str, default: T) -> T:
-        """A field, or ``default`` where it is absent or null."""
+        """A field, or ``default`` where it is absent or null; beside a boolean default it must be one."""
         value: T | None = self.fields.get(name)
+        if value is not None and isinstance(default, bool) and not isinstance(value, bool):
+            raise UsageError(f"{self.where}: {name} must be true or false, not {value!r}")
         return default if value is None else value
+
+    def choose(self, name: str, default: str, choices: Mapping[str, T]) -> T:
+        """The one of ``choices`` that a field names."""
+        given: object = self.get(name, default)
+        if not isinstance(given, str) or given not in choices:
+            raise UsageError(
+                f"{self.where}: {name} {given!r} is none of {', '.join(choices)}"
+                f"{nearest(str(given), choices)}"
+            )
+        return choices[given]
 
     def need(self, name: str) -> Any:
         """A field that must be there."""
@@ -123,8 +135,8 @@ def _read_shards(folder: Path) -> dict[str, Tensor]:
         raise UsageError(f"{folder / _INDEX}: weight_map must name a file for each weight")
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(index.values())):
-        if Path(name).name != name:
-            raise UsageError(f"{folder / _INDEX}: {name!r} lies outside the folder")
+        if name in ("", "..") or Path(name).name != name:
+            raise UsageError(f"{folder / _INDEX}: {name!r} is no file of the folder")
         tensors |= read_safetensors(folder / name)[1]
     lacking = sorted(set(index) - set(tensors))
     if lacking:

@@ -8,12 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnbench.contract.discovery import get_implementation
 from attnbench.contract.errors import UsageError
 from attnbench.contract.implementation import Implementation
 from attnbench.contract.masks import Causal, Full, Mask, mask_from
 from attnbench.contract.mixers import MixerConfig
-from attnbench.model.builder import build_model
+from attnbench.model.builder import build_model, find_implementation, require_options
 from attnbench.model.config import TransformerConfig
 from attnbench.model.mixer import AttentionMixer
 from attnbench.model.state_dicts import load_weights
@@ -58,12 +57,14 @@ def from_torch(
         UsageError: another module, or parts that cannot be carried over: subclasses, activations other than
             relu, gelu and silu, layers of different forms, ``add_bias_kv``, ``add_zero_attn``.
     """
+    if not isinstance(module, nn.Module):
+        raise UsageError(_needed(module))
     placements = {(parameter.dtype, parameter.device) for parameter in module.parameters()}
     if len(placements) != 1:
         found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in placements)) or "none"
         raise UsageError(f"module: parameters of one dtype on one device are needed, not {found}")
     dtype, device = placements.pop()
-    core = get_implementation(implementation) if isinstance(implementation, str) else implementation
+    core = find_implementation(implementation)
     weights: dict[str, Tensor]
     if type(module) is nn.MultiheadAttention:
         form = _attention_form(
@@ -73,7 +74,7 @@ def from_torch(
             max_seqlen=max_seqlen,
             dtype=str(dtype).removeprefix("torch."),
             device=str(device),
-            options=options or {},
+            options=require_options(options or {}),
         )
         weights = attention_weights(module, "")
         converted: Any = AttentionMixer(form, core)
@@ -120,10 +121,7 @@ def _stacks(module: nn.Module) -> tuple[TransformerConfig, dict[str, Tensor]]:
         exactly(module.decoder, nn.TransformerDecoder, "decoder")
         stacks |= {"encoder": module.encoder, "decoder": module.decoder}
     else:
-        raise UsageError(
-            "module: torch.nn.Transformer, TransformerEncoder or MultiheadAttention is needed, "
-            f"not {type(module).__name__}"
-        )
+        raise UsageError(_needed(module))
     form = common_form(stacks)
     depths = {side: len(stack.layers) for side, stack in stacks.items()}
     config = TransformerConfig(
@@ -142,3 +140,10 @@ def _stacks(module: nn.Module) -> tuple[TransformerConfig, dict[str, Tensor]]:
         if stack.norm is not None:
             weights |= norm_weights(stack.norm, f"{side}.norm", bias=config.norm_bias)
     return config, weights
+
+
+def _needed(module: object) -> str:
+    return (
+        "module: torch.nn.Transformer, TransformerEncoder or MultiheadAttention is needed, "
+        f"not {type(module).__name__}"
+    )

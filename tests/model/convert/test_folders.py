@@ -107,9 +107,10 @@ def test_files_that_hold_something_else(folder):
 
 def test_an_index_that_lies(folder):
     index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"transformer.wte.weight": "../model.safetensors"}}))
-    with pytest.raises(UsageError, match=r"'\.\./model\.safetensors' lies outside the folder"):
-        from_huggingface(folder)
+    for outside in ("../model.safetensors", "", ".", ".."):
+        index.write_text(json.dumps({"weight_map": {"transformer.wte.weight": outside}}))
+        with pytest.raises(UsageError, match=f"{outside!r} is no file of the folder"):
+            from_huggingface(folder)
     index.write_text(json.dumps({"weight_map": {"transformer.wte.weight": "model-2.safetensors"}}))
     with pytest.raises(UsageError, match=r"model-2\.safetensors: no such file"):
         from_huggingface(folder)
@@ -126,6 +127,7 @@ def test_an_index_that_lies(folder):
     [
         ({"model_type": "gpt"}, r"model_type 'gpt' is none of bert, gpt2.*did you mean 'gpt2'"),
         ({"model_type": "absent"}, "model_type '' is none of"),
+        ({"model_type": ["gpt2"]}, r"model_type \['gpt2'\] is none of"),
         (
             {"architectures": ["GPT2ForTokenClassification"]},
             "there are GPT2LMHeadModel, GPT2Model, not GPT2For",
@@ -139,6 +141,9 @@ def test_an_index_that_lies(folder):
             "scale_attn_by_inverse_layer_idx = True cannot be carried",
         ),
         ({"activation_function": "gelu_old"}, "'gelu_old' is none of gelu, gelu_new"),
+        ({"activation_function": ["relu"]}, r"activation_function \['relu'\] is none of"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings must be true or false, not 'no'"),
+        ({"add_cross_attention": "no"}, "add_cross_attention must be true or false, not 'no'"),
         ({"n_layer": 3}, r"missing: decoder\.layers\.2\.mixer_norm\.weight, .*nothing was loaded"),
         ({"n_layer": 1}, r"extra: (decoder\.layers\.1\.[\w.]+, ){15}decoder\.layers\.1\.[\w.]+; nothing"),
         ({"vocab_size": 60}, r"embeddings\.token\.weight is \[61, 24\], not \[60, 24\]"),

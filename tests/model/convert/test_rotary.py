@@ -96,6 +96,13 @@ def test_the_original_length_stands_beside_the_table_or_is_the_longest():
         ({"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
         ({"sliding_attention": {"rope_type": "default"}}, "one table for all layers"),
         ({"rope_type": "linear", "factor": 0.5}, "factor must be a number of at least 1"),
+        ({"rope_type": "linear", "factor": "two"}, "factor must be a positive number, not 'two'"),
+        ({"rope_type": "default", "rope_theta": "big"}, "rope_theta must be a positive number, not 'big'"),
+        ({"rope_type": ["yarn"], "factor": 2.0}, r"rope_type \['yarn'\] is none of default"),
+        (
+            {"rope_type": "yarn", "original_max_position_embeddings": "512"},
+            "original_max_position_embeddings must be a positive number, not '512'",
+        ),
     ],
 )
 def test_what_cannot_be_carried_over(table, message):

@@ -27,7 +27,7 @@ def test_layers_of_different_masks(zoo):
     ("class_name", "fields", "message"),
     [
         ("LlamaForCausalLM", {"hidden_act": "gelu"}, "hidden_act must be silu"),
-        ("LlamaForCausalLM", {"hidden_act": "tanh"}, "hidden_act = 'tanh' is none of"),
+        ("LlamaForCausalLM", {"hidden_act": "tanh"}, "hidden_act 'tanh' is none of"),
         ("BertModel", {"is_decoder": True}, "is_decoder = True cannot be carried over"),
         ("BertForSequenceClassification", {}, "there are BertForMaskedLM, BertModel, not BertForSequence"),
         ("MarianMTModel", {"decoder_ffn_dim": 8}, "encoder_ffn_dim = 40 and decoder_ffn_dim = 8"),

@@ -73,6 +73,7 @@ def with_decoder_norm_gone():
         (lambda: nn.MultiheadAttention(DIM, HEADS, add_bias_kv=True), "add keys that stand at no position"),
         (lambda: nn.MultiheadAttention(DIM, HEADS, add_zero_attn=True), "add keys that stand at no position"),
         (lambda: encoder(encoder_layer(), layers__1=encoder_layer().half()), "one dtype on one device"),
+        (lambda: None, "TransformerEncoder or MultiheadAttention is needed, not NoneType"),
         (nn.Identity, "one dtype on one device are needed, not none"),
     ],
 )
