@@ -236,6 +236,11 @@ def test_whatever_goes_wrong_costs_its_own_case(folder):
     assert {record.status for name, record in records.items() if "naive" not in name} == {"ok", "incorrect"}
 
 
+def hears_interrupts() -> None:
+    """A shell's background jobs ignore SIGINT, and so do their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interrupted_run_is_kept_and_says_how_to_resume(folder, sent):
     write_suite("hang")
@@ -245,6 +250,7 @@ def test_an_interrupted_run_is_kept_and_says_how_to_resume(folder, sent):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=hears_interrupts,
     )
     until = time.monotonic() + 120
     while not Path("began").exists() and process.poll() is None and time.monotonic() < until:

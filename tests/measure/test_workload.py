@@ -133,7 +133,7 @@ def test_a_model_reads_real_text_and_learns_from_it():
         ("inputs = 'text'", {"inputs": "text"}),
         ("scale", {"level": "block", "preset": "tiny", "scale": 1.0}),
         ("query_start", {"level": "model", "preset": "tiny", "query_start": 3}),
-        ("seqlen_q other", {"level": "model", "preset": "tiny", "seqlen_k": 9}),
+        ("reads one sequence", {"level": "model", "preset": "tiny", "seqlen_k": 9}),
     ],
 )
 def test_keys_that_a_level_lacks_are_refused(key, case):
