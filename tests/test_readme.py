@@ -63,7 +63,7 @@ def test_python_of_attention_runs() -> None:
 def test_python_of_models_runs() -> None:
     names: dict[str, object] = {}
     exec(PYTHON[1], names)
-    shapes = {name: tuple(names[name].shape) for name in ("logits", "written", "features")}  # type: ignore[attr-defined]
+    shapes = {name: tuple(names[name].shape) for name in ("logits", "written", "features")}  # type: ignore[attr-defined]  # names of the page
     assert shapes == {"logits": (1, 20, 37000), "written": (1, 8), "features": (1, 300, 768)}
 
 
@@ -76,7 +76,7 @@ def test_python_of_conversion_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     exec(PYTHON[2], names)
-    assert names["model"].config.vocab_size == 50  # type: ignore[attr-defined]
+    assert names["model"].config.vocab_size == 50  # type: ignore[attr-defined]  # a name of the page
 
 
 def test_trained_preset_reaches_what_the_page_says() -> None:

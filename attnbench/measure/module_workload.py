@@ -167,7 +167,7 @@ def _of_module(
         def prepare() -> None:
             held[:] = [restore()]
 
-        call: Callable[[], Outputs] = lambda: step(held[0])  # noqa: E731
+        call: Callable[[], Outputs] = lambda: step(held[0])  # noqa: E731  # typed, as the other branch
     else:
         call, prepare = by_mode(case.mode, forward, {**leaves, **dict(module.named_parameters())}, grad_out)
     return Workload(**form, attentions=attentions, call=call, prepare=prepare, fake_mode=fake_mode)

@@ -108,7 +108,7 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor
     try:
         with safe_open(path, framework="pt") as opened:
             metadata = dict(opened.metadata() or {})
-            return metadata, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            return metadata, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # no mapping: it cannot be iterated
     except SafetensorError as error:
         raise UsageError(f"{path}: no safetensors file ({error})") from None
 

@@ -30,14 +30,15 @@ OVER_BUDGET = {
     "sdpa-flash-window1-scale-float32-fwd_bwd": f"{RECOMPUTED}: 2.9 times, where one key alone is seen",
     "sdpa-flash-window1-width-80-float32-fwd_bwd": f"{RECOMPUTED}: 1.4 times, where one key alone is seen",
 }
-"""What is measured to be over its budget in torch 2.13, none of it ours.
-
-How an exponential of few ulps is rounded depends on the processor, so one of them may pass on another.
-"""
+"""What is measured to be over its budget in torch 2.13, none of it ours. A cured one is noticed."""
+OF_SOME_PROCESSORS = {"sdpa-flash-window1-width-80-float32-fwd_bwd"}
+"""Over its budget as measured on an AMD EPYC, within it on an Intel Xeon."""
 
 
 def _marks(case_id: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.xfail(reason=OVER_BUDGET[case_id], strict=False)] if case_id in OVER_BUDGET else []
+    if case_id not in OVER_BUDGET:
+        return []
+    return [pytest.mark.xfail(reason=OVER_BUDGET[case_id], strict=case_id not in OF_SOME_PROCESSORS)]
 
 
 CASES = [

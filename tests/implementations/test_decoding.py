@@ -58,7 +58,7 @@ PLANS = {
 
 def problem_of(mask: Mask, dtype: str, **fields: object) -> Problem:
     form = {"batch": 3, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "head_dim_v": 8} | fields
-    return Problem(seqlen_q=TOTAL, mask=mask, dtype=dtype, **form)  # type: ignore[arg-type]
+    return Problem(seqlen_q=TOTAL, mask=mask, dtype=dtype, **form)  # type: ignore[arg-type]  # fields by name
 
 
 def supported(dtype: str, names: tuple[str, ...] = ()) -> list[tuple[str, Mask]]:

@@ -185,6 +185,6 @@ def test_places_that_cannot_be_written_are_refused(tmp_path, name, message):
 
 def test_what_is_no_model_with_numbers_is_not_saved(tmp_path):
     with pytest.raises(UsageError, match="model: one that build_model made is needed, not Linear"):
-        save_model(torch.nn.Linear(2, 2), tmp_path / "x.safetensors")  # type: ignore[arg-type]
+        save_model(torch.nn.Linear(2, 2), tmp_path / "x.safetensors")  # type: ignore[arg-type]  # what is refused
     with pytest.raises(UsageError, match="model: its weights are on the meta device"):
         save_model(small().to("meta"), tmp_path / "x.safetensors")

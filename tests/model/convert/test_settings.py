@@ -56,7 +56,7 @@ def test_things_that_are_no_models_of_hugging_face():
     with pytest.raises(UsageError, match=r"Linear has no config of Hugging Face; from_torch takes modules"):
         from_huggingface(torch.nn.Linear(2, 2))
     with pytest.raises(UsageError, match="a model of Hugging Face or a folder, not dict"):
-        from_huggingface({})  # type: ignore[arg-type]
+        from_huggingface({})  # type: ignore[arg-type]  # what is refused
 
 
 def test_overrides_that_no_config_has(zoo):
