@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench test test-long gpu-test lint clean
+.PHONY: help bench bench-peers test test-long gpu-test kernels-baseline lint clean
 
 NEW_ENOUGH := 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 bench: .venv/.runtime  ## run the suite `quick` on the GPU or CPU found here and write its report
 	@run=runs/quick-$$(date -u +%Y%m%dT%H%M%SZ); \
@@ -30,6 +30,13 @@ test-long: .venv/.test  ## the long forms: slow tests, and property tests with m
 
 gpu-test: .venv/.test  ## the tests that need a CUDA device
 	@TRITON_INTERPRET=0 $(BIN)/python -m pytest -m gpu
+
+bench-peers: .venv/.peers  ## the CPU paths of sliding-window and linear against other packages, in one table
+	@mkdir -p runs
+	@$(BIN)/python benchmarks/peers.py --json runs/peers.json
+
+kernels-baseline: .venv/.test  ## compile every kernel for every target and write what the tests hold them to
+	@$(BIN)/python -m tests.kernels_aot.update_baseline
 
 lint: .venv/.lint  ## style, types, and which module may import which
 	@$(BIN)/ruff check
@@ -56,6 +63,11 @@ clean:  ## remove .venv and what tools left; runs/ stays
 	@echo "Installing attnbench and its test tools into .venv (once)"
 	@$(PIP) -e '.[test]'
 	@touch $@ .venv/.runtime
+
+.venv/.peers: .venv/.runtime
+	@echo "Installing the packages to compare with into .venv (once)"
+	@$(PIP) -e '.[peers]'
+	@touch $@
 
 .venv/.lint: .venv/.test
 	@echo "Installing the lint tools into .venv (once)"

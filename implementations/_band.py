@@ -36,8 +36,8 @@ def _blocks(
 ) -> Tensor:
     """View ``[count, size, D]`` of x ``[N, S, D]``: ``size`` tokens of each tile."""
     apart, width = x.stride(0), x.shape[2]
-    offset = x.storage_offset() + head * apart + first * width
-    return x.as_strided((count, size, width), (head_step * apart + token_step * width, width, 1), offset)
+    strides = (head_step * apart + token_step * width, width, 1)
+    return x[head:, first:].as_strided((count, size, width), strides)
 
 
 def _rows(x: Tensor, o: Operation) -> Tensor:

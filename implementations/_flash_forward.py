@@ -1,35 +1,33 @@
-"""The FlashAttention forward kernel as one operator, `attnbench::flash_forward`. In: q, k, v. Out: out, lse.
+"""The FlashAttention forward kernel as one differentiable operator, `attnbench::flash_forward`.
 
-On CUDA the kernel is compiled; on the CPU it runs in Triton's interpreter alone, where ``TRITON_INTERPRET=1``
-must be set before triton is imported. Fake tensors and byte counters see one operator.
+In: q, k, v. Out: out, lse. On CUDA the kernel is compiled; on the CPU it runs in Triton's interpreter alone,
+where ``TRITON_INTERPRET=1`` must be set before triton is imported. Fake tensors, counters and PyTorch's
+compiler see one operator a kernel.
 """
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from triton.runtime import JITFunction
+from torch.utils.flop_counter import register_flop_formula
 
-from attnbench.contract.errors import UsageError
 from attnbench.contract.implementation import AttentionOutput
 from attnbench.contract.problem import Problem
 
-from ._flash_cost import effective_band
+from ._flash_backward import flash_backward
+from ._flash_cost import operator_flops
 from ._flash_kernel import flash_forward_kernel
-from ._flash_tiles import padded_width, tile_for
+from ._flash_launch import Form, forward_launch
+from ._flash_programs import effective_band
+from ._flash_tiles import Tile, tile_for
+from ._operators import LIBRARY, bounds, define, result, run
 
-LOG2_E = math.log2(math.e)
-
-# `torch.library.custom_op` says the same in fewer words, but its first call imports torch._dynamo: 1.4 s.
-_LIBRARY = torch.library.Library("attnbench", "FRAGMENT")
-_LIBRARY.define(
-    "flash_forward(Tensor q, Tensor k, Tensor v, int[] query_starts, int[] key_limits, "
-    "int? left, int? right, float scale, int[] tile) -> (Tensor out, Tensor lse)",
-    tags=(torch.Tag.pt2_compliant_tag,),
+define(
+    "flash_forward(Tensor q, Tensor k, Tensor v, int[] query_starts, int[] key_limits, int? left, "
+    "int? right, float scale, int[] tile, int[] dq_tile, int[] dkdv_tile) "
+    "-> (Tensor out, Tensor lse, Tensor statistics)"
 )
 
 
@@ -37,25 +35,32 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, *, problem: Problem) -> Atten
     """``softmax(q kᵀ · scale + mask) v`` and its float32 ``lse``, tile by tile; the scores are never held.
 
     q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]``, any strides → out ``[B, H, Sq, Dv]``, lse
-    ``[B, H, Sq]``. Rows that see no key give 0 and -inf; keys that no query sees are never read.
-    Source: FlashAttention-2, arXiv 2307.08691.
+    ``[B, H, Sq]``, both differentiable, once. Rows that see no key give 0 and -inf; keys that no query sees
+    are never read. Source: FlashAttention-2, arXiv 2307.08691.
 
     Raises:
-        RuntimeError: gradients are asked for.
         UsageError: the tensors are on the CPU and triton does not interpret.
     """
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
-        raise RuntimeError("the FlashAttention kernel has no backward pass; call it under torch.no_grad()")
+    differentiable = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    out, lse, _ = torch.ops.attnbench.flash_forward(q, k, v, *_numbers(problem, differentiable))
+    return AttentionOutput(out, lse)
+
+
+def _numbers(problem: Problem, differentiable: bool) -> tuple[Any, ...]:
+    """Return what the operator is called with besides tensors; backward tiles if a pass follows."""
     band = effective_band(problem)
+    backward = [tile_for(problem, kernel=kernel) if differentiable else () for kernel in ("dq", "dkdv")]
     starts, limits = problem.query_starts, problem.key_limits
-    operator = torch.ops.attnbench.flash_forward
-    return AttentionOutput(
-        *operator(q, k, v, starts, limits, band.left, band.right, problem.softmax_scale, tile_for(problem))
-    )
+    return starts, limits, band.left, band.right, problem.softmax_scale, tile_for(problem), *backward
 
 
-@torch.library.impl(_LIBRARY, "flash_forward", "CompositeExplicitAutograd")
-def _launch(
+# PyTorch's compiler takes the numbers as they are; it can't follow how the table is read. (What
+# `torch.compiler.assume_constant_result` does, which would import that compiler: 1.4 s.)
+_numbers._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@torch.library.impl(LIBRARY, "flash_forward", "CompositeExplicitAutograd")
+def _forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -65,73 +70,66 @@ def _launch(
     right: int | None,
     scale: float,
     tile: Sequence[int],
-) -> tuple[Tensor, Tensor]:
-    """Launch the kernel; ``tile`` is ``(block_q, block_k, num_warps, num_stages)``."""
-    interpreted = not isinstance(flash_forward_kernel, JITFunction)
-    if q.device.type == "cpu" and not interpreted:
-        raise UsageError(
-            "on the CPU a Triton kernel needs the interpreter: set TRITON_INTERPRET=1 before importing triton"
+    dq_tile: Sequence[int],
+    dkdv_tile: Sequence[int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch the kernel. The tiles of the backward pass are empty where none follows: no statistics then."""
+    rows = q.shape[:3]
+    statistics_shape = (2, *rows) if dq_tile else (0,)
+    if 0 in (q.shape[0], q.shape[2], k.shape[2]):
+        return (
+            q.new_zeros(*rows, v.shape[3]),
+            q.new_full(rows, -math.inf, dtype=torch.float32),
+            q.new_full(statistics_shape, math.inf, dtype=torch.float32),
         )
-    batch, num_heads, seqlen_q, head_dim = q.shape
-    value_dim = v.shape[3]
-    shape = (batch, num_heads, seqlen_q)
-    if 0 in (batch, seqlen_q, k.shape[2]):
-        return q.new_zeros(*shape, value_dim), q.new_full(shape, -math.inf, dtype=torch.float32)
-    # The interpreter may run a sample of the programs: a row that none computed must not pass for a result.
-    filling = math.nan if interpreted else None
-    out, lse = (
-        _allocate(q, (*shape, value_dim), q.dtype, filling),
-        _allocate(q, shape, torch.float32, filling),
+    out = result(q, (*rows, v.shape[3]), q.dtype, math.nan)
+    lse = result(q, rows, torch.float32, math.nan)
+    statistics = result(q, statistics_shape, torch.float32, math.inf)
+    launch = forward_launch(
+        q,
+        k,
+        v,
+        out,
+        lse,
+        statistics if dq_tile else None,
+        bounds(tuple(query_starts), tuple(key_limits), q.device),
+        Form(left, right, scale, Tile(*tile)),
     )
-    block_q, block_k, num_warps, num_stages = tile
-    programs = -(-seqlen_q // block_q) * batch * num_heads
-    with torch.cuda.device(q.device) if q.device.type == "cuda" else nullcontext():
-        flash_forward_kernel[(programs,)](
-            q,
-            k,
-            v,
-            out,
-            lse,
-            _bounds(tuple(query_starts), tuple(key_limits), q.device),
-            *q.stride(),
-            *k.stride(),
-            *v.stride(),
-            num_heads,
-            num_heads // k.shape[1],
-            seqlen_q,
-            left or 0,
-            right or 0,
-            abs(scale or 1.0) * LOG2_E,
-            HEAD_DIM=head_dim,
-            VALUE_DIM=value_dim,
-            BLOCK_D=padded_width(head_dim),
-            BLOCK_DV=padded_width(value_dim),
-            BLOCK_Q=block_q,
-            BLOCK_K=block_k,
-            HAS_LEFT=left is not None,
-            HAS_RIGHT=right is not None,
-            QUERY_SIGN=(scale > 0) - (scale < 0),
-            num_warps=num_warps,
-            num_stages=num_stages,
-            enable_fp_fusion=True,
-        )
-    return out, lse
+    run(launch, flash_forward_kernel, q.device)
+    return out, lse, statistics
 
 
-def _allocate(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype, filling: float | None) -> Tensor:
-    if filling is None:
-        return like.new_empty(shape, dtype=dtype)
-    return like.new_full(shape, filling, dtype=dtype)
+def _shapes(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    rows, dq_tile = q.shape[:3], rest[-2]
+    return (
+        q.new_empty(*rows, v.shape[3]),
+        q.new_empty(rows, dtype=torch.float32),
+        q.new_empty((2, *rows) if dq_tile else (0,), dtype=torch.float32),
+    )
 
 
-@lru_cache(maxsize=256)
-def _bounds(query_starts: tuple[int, ...], key_limits: tuple[int, ...], device: torch.device) -> Tensor:
-    """First query position and number of keys, ``[B, 2]`` int32; kept, so that calls copy nothing."""
-    return torch.tensor([query_starts, key_limits], dtype=torch.int32).t().contiguous().to(device)
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    q, k, v, *form, _, dq_tile, dkdv_tile = inputs
+    out, _, statistics = output
+    if not dq_tile:
+        raise RuntimeError("attnbench::flash_forward keeps what gradients need only if given their tiles")
+    ctx.save_for_backward(q, k, v, out, statistics)
+    ctx.form, ctx.tiles = form, (dq_tile, dkdv_tile)
+    ctx.set_materialize_grads(False)
 
 
-def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None, _: None) -> tuple[Any, ...]:
+    q, k, v, out, statistics = ctx.saved_tensors
+    grad_out = torch.zeros_like(out) if grad_out is None else grad_out
+    gradients = flash_backward(q, k, v, grad_out, grad_lse, out, statistics, ctx.form, *ctx.tiles)
+    return *gradients, *(None,) * 8
 
 
-torch.library.register_fake("attnbench::flash_forward", _shapes, lib=_LIBRARY)
+torch.library.register_fake("attnbench::flash_forward", _shapes, lib=LIBRARY)
+torch.library.register_autograd("attnbench::flash_forward", _backward, setup_context=_keep, lib=LIBRARY)
+
+
+@register_flop_formula(torch.ops.attnbench.flash_forward)
+def _flops(q: Any, k: Any, v: Any, *form: Any, **_: Any) -> int:
+    query_starts, key_limits, left, right, _scale, tile, *_tiles = form
+    return operator_flops("forward", (q, k, v), query_starts, key_limits, left, right, tile)

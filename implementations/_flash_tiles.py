@@ -5,14 +5,16 @@ shared memory and spills no register. Without a driver to ask, the answer is a f
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnbench.contract.problem import Problem
 
-OPTIONS = ("block_q", "block_k", "num_warps", "num_stages")
+OPTIONS = ("block_q", "block_k", "num_warps", "num_stages", "tma")
+SPLITS = "num_splits"
+"""Another option: in how many splits decoding reads its keys."""
 OLDEST = 80
 """Compute capability 8.0: the oldest with an entry; it stands in where there is no driver to ask."""
 WIDEST_HEAD = 256
@@ -21,12 +23,17 @@ SMALLEST_BLOCK = 16
 
 
 class Tile(NamedTuple):
-    """``block_q`` queries × ``block_k`` keys a step, ``num_warps`` warps, ``num_stages`` loads in flight."""
+    """``block_q`` queries × ``block_k`` keys a step, ``num_warps`` warps, ``num_stages`` loads in flight.
+
+    ``tma``: 1 if the tensors inside the loop are fetched a tile at a time, by tensor descriptors (Hopper and
+    data-centre Blackwell); where their strides don't allow it, by pointers all the same.
+    """
 
     block_q: int
     block_k: int
     num_warps: int
     num_stages: int
+    tma: int = 0
 
 
 def padded_width(width: int) -> int:
@@ -36,13 +43,13 @@ def padded_width(width: int) -> int:
 
 @cache
 def tile_table() -> Mapping[str, Any]:
-    """Return the table: target → bits of an element → padded width → the four numbers of a tile."""
+    """Return the table: kernel → target → bits of an element → padded width → the four numbers of a tile."""
     return tomllib.loads(Path(__file__).with_name("_flash_tiles.toml").read_text(encoding="utf-8"))
 
 
-def table_tile(target: str, dtype_bytes: int, width: int) -> Tile:
-    """Return the entry of a target for the smallest listed width that holds ``width``."""
-    widths = tile_table()[target][str(8 * dtype_bytes)]
+def table_tile(kernel: str, target: str, dtype_bytes: int, width: int) -> Tile:
+    """Return the entry of a kernel and target for the smallest listed width that holds ``width``."""
+    widths = tile_table()[kernel][target][str(8 * dtype_bytes)]
     return Tile(*widths[str(min(int(listed) for listed in widths if int(listed) >= width))])
 
 
@@ -53,8 +60,24 @@ def shortened(tile: Tile, seqlen_q: int) -> Tile:
 
 def table_target(capability: int) -> str:
     """Return the table's name for a compute capability (``89`` for 8.9): its own or the nearest older one."""
-    listed = [int(name.removeprefix("sm_")) for name in tile_table() if name.startswith("sm_")]
-    return f"sm_{max((target for target in listed if target <= capability), default=OLDEST)}"
+    return nearest_target(f"sm_{capability}", tile_table()["forward"])
+
+
+def nearest_target(target: str, listed: Collection[str]) -> str:
+    """Return which listed target stands in for this one (``sm_89``, ``gfx942``, ``cpu``): itself, the nearest
+    older one, or the oldest.
+    """
+    if target in listed:
+        return target
+    digits = target.removeprefix("sm_")
+    capability = int(digits) if digits.isdecimal() else OLDEST
+    ours = [int(name.removeprefix("sm_")) for name in listed if name.startswith("sm_")]
+    return f"sm_{max((found for found in ours if found <= capability), default=OLDEST)}"
+
+
+def current_target(device: str) -> str:
+    """Return the target of a problem's device: ``cpu``, or the current GPU's (the oldest if no driver)."""
+    return "cpu" if device == "cpu" else f"sm_{_capability() or OLDEST}"
 
 
 def _capability() -> int | None:
@@ -77,16 +100,23 @@ def _capability_by_driver() -> int | None:
     return None
 
 
-def tile_for(problem: Problem) -> Tile:
-    """Return the tile for a problem; the options named in ``OPTIONS`` override the table.
+def tile_for(problem: Problem, target: str | None = None, kernel: str = "forward") -> Tile:
+    """Return the tile of a kernel (``forward``, ``dq``, ``dkdv``, ``decode``) for a problem on a target, by
+    default on what is here (on the CPU, ``cpu``); the options named in ``OPTIONS`` override the table for
+    every kernel.
 
-    On a GPU a short query side (decoding) takes the shortest tile that holds it. On the CPU tiles are large:
-    an interpreted step costs about the same whatever its size.
+    On a GPU a short query side takes the shortest tile that holds it, in ``decode`` everywhere that of a
+    whole group of heads. On the CPU tiles are large: an interpreted step costs about the same whatever its
+    size.
     """
     p = problem
-    target = "cpu" if p.device == "cpu" else table_target(_capability() or OLDEST)
-    tile = table_tile(target, p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v)))
-    if target != "cpu":
+    if target is None:
+        target = current_target(p.device)
+    entry = nearest_target(target, tile_table()[kernel])
+    tile = table_tile(kernel, entry, p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v)))
+    if kernel == "decode":
+        tile = shortened(tile, p.group_size * p.seqlen_q)
+    elif target != "cpu" and kernel != "dkdv":
         tile = shortened(tile, p.seqlen_q)
     given = {name: int(p.option(name)) for name in OPTIONS if p.option(name) is not None}
     return tile._replace(**given)
@@ -102,13 +132,15 @@ def kernel_faults(problem: Problem) -> list[str]:
     capability = None if problem.device == "cpu" else _capability()
     if capability is not None and capability < OLDEST:
         faults.append(f"compute capability {capability / 10} is older than {OLDEST / 10}")
-    for name in OPTIONS:
+    for name in (*OPTIONS, SPLITS):
         value = problem.option(name)
         smallest = SMALLEST_BLOCK if name.startswith("block") else 1
-        any_integer = name == "num_stages"
-        if value is None:
+        any_integer = name in ("num_stages", SPLITS)
+        if value is None or (name == "tma" and value in (0, 1)):
             continue
         if not isinstance(value, int) or value < smallest or not (any_integer or value & (value - 1) == 0):
             kind = "an integer" if any_integer else "a power of two"
             faults.append(f"{name} must be {kind} of at least {smallest}, not {value!r}")
+        elif name == SPLITS and value > tile_table()["splits"]["most"]:
+            faults.append(f"{name} must be at most {tile_table()['splits']['most']}, not {value}")
     return faults

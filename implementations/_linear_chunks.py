@@ -111,13 +111,20 @@ class LinearChunks:
             self._write(dv, self._times(b, state), 0, piece)
             self._write(dk, self._times(c, state.mT).mul_(b.clamp_(max=1)), 0, piece)
 
+    def _clamped(self, name: str, x: Tensor, **bounds: int) -> Tensor:
+        """Clamp x into a buffer; the operator itself does not widen 16 bits."""
+        buffer = self.scratch(name, *x.shape)
+        if buffer.dtype == x.dtype:
+            return torch.clamp(x, **bounds, out=buffer)
+        return buffer.copy_(x).clamp_(**bounds)
+
     def _slope(self, name: str, x: Tensor) -> Tensor:
         """``φ'(x) = exp(min(x, 0))``, which is also ``min(φ(x), 1)``."""
-        return self.scratch(name, *x.shape).copy_(x).clamp_(max=0).exp_()
+        return self._clamped(name, x, max=0).exp_()
 
     def _feature(self, name: str, x: Tensor) -> Tensor:
         """``φ(x) = elu(x) + 1``, as ``exp(min(x, 0)) + max(x, 0)``: faster, and exact where φ is small."""
-        positive = self.scratch("positive", *x.shape).copy_(x).clamp_(min=0)
+        positive = self._clamped("positive", x, min=0)
         return _joined(self._slope(name, x).add_(positive))
 
     def _queries(self, piece: Piece) -> Tensor:

@@ -87,10 +87,10 @@ class _Chain:
         self.buffers[name] = max(self.buffers.get(name, 0), elements * self.w)
 
     def _feature(self, name: str, elements: int) -> None:
-        """Two copies of x, two clamps and exp in place, one addition in place."""
+        """Two clamps of x (of copies of x where they are wider), exp in place, one addition in place."""
         self._buffer("positive", elements)
         self._buffer(name, elements)
-        self.moved += elements * (2 * self.size + 11 * self.w)
+        self.moved += elements * (2 * self.size + (7 if self.size == self.w else 11) * self.w)
 
     def _keys(self, piece: Piece) -> int:
         n = self.heads * piece.num_chunks * piece.size
@@ -130,14 +130,15 @@ def state_bytes(problem: Problem) -> int:
     return p.batch * p.num_kv_heads * p.head_dim * (p.head_dim_v + 1) * max(4, p.dtype_bytes)
 
 
-def _step(problem: Problem) -> Problem:
+def after_context(problem: Problem) -> Problem:
     """What a step of decoding computes: the new tokens alone, whatever the context; without keys it reads."""
     p = problem
     return p.replace(seqlen_k=p.seqlen_q, key_lengths=None, query_start=None) if p.seqlen_k else reading(p)
 
 
-def cost(problem: Problem) -> Cost:
-    """Exact counts; operand bytes of a forward call, and its peak where no buffer has to grow on the way.
+def chunks_cost(problem: Problem) -> Cost:
+    """Exact counts of the PyTorch path; operand bytes of a forward call, and its peak where no buffer has to
+    grow on the way.
 
     In mode ``decode`` a step with the state, which is read and written and independent of the context;
     without keys it is only read, by every query.
@@ -146,7 +147,7 @@ def cost(problem: Problem) -> Cost:
     """
     decoding = problem.mode == "decode"
     reads = decoding and problem.seqlen_k == 0
-    p = _step(problem) if decoding else problem
+    p = after_context(problem) if decoding else problem
     flops, exponentials = _executed(p)
     operand_bytes = peak_bytes = None
     if not p.needs_gradients:

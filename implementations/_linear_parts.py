@@ -56,7 +56,7 @@ def parts_of(problem: Problem, run: BatchRun) -> Parts:
         aligned = min(p.seqlen_q - empty, run.num_keys - head)
         if aligned == 1:  # one more key that all later queries see: no chunk for a single pair
             head, aligned = head + 1, 0
-    chunk_size = p.option("chunk_size", CHUNK_SIZE)
+    chunk_size = p.option("chunk_size") or CHUNK_SIZE
     tokens = TOKENS_AT_ONCE["cpu" if p.device == "cpu" else "cuda"] // (run.batch * p.num_kv_heads)
     apart = max(chunk_size, tokens)
     return Parts(

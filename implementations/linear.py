@@ -1,7 +1,8 @@
-"""Linear attention: a feature map in place of the softmax, and a running state in place of the n × n scores.
+"""Linear attention: a feature map in place of the softmax, and a running state in place of n × n scores.
 
 ``out_i = φ(q_i) Σ_j φ(k_j)ᵀ v_j / φ(q_i) Σ_j φ(k_j)ᵀ`` with φ = elu + 1 (arXiv 2006.16236). Causal
-attention goes in chunks with a carried state, decoding token by token keeps nothing but the state.
+attention goes in chunks with a state between them, decoding token by token keeps nothing but the state. On
+CUDA by Triton kernels, elsewhere (and for float64, or wider heads) in PyTorch operators.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.contract.cost import Cost
 from attnbench.contract.errors import UsageError
 from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation
 from attnbench.contract.problem import Problem
@@ -18,9 +20,13 @@ from attnbench.contract.semantics import LINEAR_ELU
 
 from ._batch_runs import BatchRun, batch_runs
 from ._linear_chunks import LinearChunks
-from ._linear_cost import cost
+from ._linear_cost import chunks_cost
 from ._linear_cost import state_bytes as sums_bytes
-from ._linear_parts import CHUNK_SIZE, parts_of
+from ._linear_kernel_cost import kernel_cost
+from ._linear_kernels import KERNELS
+from ._linear_parts import parts_of
+from ._linear_step_cost import step_cost, step_kernel_takes
+from ._linear_tiles import kernels_take, linear_tile_for
 
 
 @dataclass
@@ -85,6 +91,16 @@ class _LinearAttention(torch.autograd.Function):
         return dq, dk, dv, None
 
 
+def _kernels_run(problem: Problem) -> bool:
+    """Whether the kernels do the work.
+
+    The problem says it, not the tensors: a prediction for CUDA runs on fake tensors of the CPU.
+    """
+    if problem.mode == "decode":
+        return step_kernel_takes(problem)
+    return problem.device == "cuda" and kernels_take(problem)
+
+
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, problem: Problem, params: Mapping[str, Tensor] | None = None
 ) -> AttentionOutput:
@@ -93,6 +109,10 @@ def attention(
     q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` → out ``[B, H, Sq, Dv]``. Rows that see
     no key give 0. Source: Katharopoulos et al., arXiv 2006.16236.
     """
+    if _kernels_run(problem):
+        from ._linear_triton import linear_forward  # loads triton
+
+        return AttentionOutput(linear_forward(q, k, v, problem=problem))
     return AttentionOutput(_LinearAttention.apply(q, k, v, problem))  # type: ignore[no-untyped-call]
 
 
@@ -127,11 +147,18 @@ def extend(
     p = problem.replace(seqlen_q=q.shape[2], seqlen_k=k.shape[2], query_start=None)
     if len(state.lengths) != p.batch:
         raise UsageError(f"state: made for {len(state.lengths)} rows, the chunk has {p.batch}")
+    state.lengths = tuple(old + new for old, new in zip(state.lengths, p.key_limits, strict=True))
+    if step_kernel_takes(p):
+        from . import _linear_step  # noqa: F401  registers the operator and loads triton
+
+        tile = linear_tile_for(p, "forward")
+        return AttentionOutput(
+            torch.ops.attnbench.linear_step(q, k, v, state.sums, p.key_limits, tile)
+        ), state
     out, total = _allocate(q, p)
     for run in batch_runs(p):
         rows = run.rows
         _chunks(q, k, v, p, run).attend(out[rows], total[rows], state.sums[rows].flatten(0, 1))
-    state.lengths = tuple(old + new for old, new in zip(state.lengths, p.key_limits, strict=True))
     return AttentionOutput(out.flatten(1, 2)), state
 
 
@@ -147,10 +174,17 @@ def read(
     return extend(state, q, k, v, problem=p)[0]
 
 
+def cost(problem: Problem) -> Cost:
+    """Exact counts of whichever path runs: the kernels, or chunks in PyTorch operators."""
+    if not _kernels_run(problem):
+        return chunks_cost(problem)
+    return step_cost(problem) if problem.mode == "decode" else kernel_cost(problem)
+
+
 def unsupported(problem: Problem) -> list[str]:
     """Refuse a chunk size that is none."""
-    chunk_size = problem.option("chunk_size", CHUNK_SIZE)
-    if isinstance(chunk_size, int) and chunk_size > 0:
+    chunk_size = problem.option("chunk_size")
+    if chunk_size is None or (isinstance(chunk_size, int) and chunk_size > 0):
         return []
     return [f"chunk_size must be a positive integer, not {chunk_size!r}"]
 
@@ -183,9 +217,11 @@ IMPLEMENTATION = Implementation(
     attention=attention,
     cost=cost,
     unsupported=unsupported,
-    options={"chunk_size": CHUNK_SIZE},
+    options={"chunk_size": None},
     new_state=new_state,
     extend=extend,
     read=read,
     state_bytes=state_bytes,
+    kernels=KERNELS,
+    runs_kernels=_kernels_run,
 )

@@ -65,10 +65,9 @@ def attention(
             empty = hidden.all(dim=-1, keepdim=True)
             hidden &= ~empty
         # In place where it is cheap: autograd would copy the whole of a view that is changed.
+        is_view = p.group_size > 1
         scores = (
-            scores.masked_fill(hidden, -torch.inf)
-            if scores._is_view()
-            else scores.masked_fill_(hidden, -torch.inf)
+            scores.masked_fill(hidden, -torch.inf) if is_view else scores.masked_fill_(hidden, -torch.inf)
         )
         del hidden
     lse = None

@@ -1,13 +1,12 @@
 """Sliding-window attention: each query sees the keys around it, and only those are ever multiplied.
 
-Exact softmax attention under a band, in time O(n·W·d) and not as a masked n × n. In PyTorch operators on
-blocks of queries; on CUDA, where no gradient is asked for, by the FlashAttention kernel, which skips hidden
-tiles.
+Exact softmax attention under a band, in time O(n·W·d) and not as a masked n × n, forward and backward. On
+the CPU in PyTorch operators on blocks of queries; on CUDA by the FlashAttention kernels, whose loops run over
+the band alone.
 """
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from attnbench.contract.cost import Cost
@@ -17,18 +16,17 @@ from attnbench.contract.semantics import SOFTMAX
 
 from ._band import band_attention
 from ._band_cost import band_cost
-from ._flash_cost import KERNEL
 from ._flash_cost import cost as kernel_cost
+from ._flash_kernels import KERNELS
 from ._flash_tiles import kernel_faults
 
 
 def _kernel_runs(problem: Problem) -> bool:
-    """Whether the kernel takes the problem.
+    """Whether the kernels take the problem.
 
     The problem says it, not the tensors: a prediction for CUDA runs on fake tensors of the CPU.
     """
-    p = problem
-    return p.device == "cuda" and not p.needs_gradients and p.dtype != "float64" and not kernel_faults(p)
+    return problem.device == "cuda" and problem.dtype != "float64" and not kernel_faults(problem)
 
 
 def attention(
@@ -40,16 +38,15 @@ def attention(
     ``[B, H, Sq]`` in float32 (float64 for float64) if the problem asks for it. Rows that see no key give 0
     and -inf. Sources: Longformer, arXiv 2004.05150; Mistral 7B, arXiv 2310.06825.
     """
-    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    if _kernel_runs(problem) and not recorded:
-        from ._flash_forward import flash_forward  # loads triton
+    if _kernel_runs(problem):
+        from ._flash_attention import flash_attention  # loads triton
 
-        return flash_forward(q, k, v, problem=problem)
+        return flash_attention(q, k, v, problem=problem)
     return band_attention(q, k, v, problem)
 
 
 def cost(problem: Problem) -> Cost:
-    """Exact counts of whichever path runs: the band path in tiles of 32 queries, or the kernel."""
+    """Exact counts of whichever path runs: the band path in tiles of 32 queries, or the kernels."""
     return kernel_cost(problem) if _kernel_runs(problem) else band_cost(problem)
 
 
@@ -81,6 +78,6 @@ IMPLEMENTATION = Implementation(
     complexity=Complexity(time="O(n·W·d)", memory="O(n·d)"),
     attention=attention,
     cost=cost,
-    kernels=(KERNEL,),
+    kernels=KERNELS,
     runs_kernels=_kernel_runs,
 )

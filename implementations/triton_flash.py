@@ -1,4 +1,4 @@
-"""FlashAttention-2 forward in Triton: an online softmax over key tiles; memory grows with n, not with n².
+"""FlashAttention-2 in Triton, forward, backward, decoding: softmax over tiles; memory grows with n, not n².
 
 Compiled on CUDA; on the CPU the same source runs in Triton's interpreter, for numbers and bytes, never for a
 latency.
@@ -12,16 +12,17 @@ from attnbench.contract.implementation import AttentionOutput, Complexity, Imple
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 
-from ._flash_cost import KERNEL, cost
-from ._flash_forward import flash_forward
-from ._flash_tiles import OPTIONS, kernel_faults
+from ._flash_attention import flash_attention
+from ._flash_cost import cost
+from ._flash_kernels import KERNELS
+from ._flash_tiles import OPTIONS, SPLITS, kernel_faults
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, problem: Problem, params: Mapping[str, Tensor] | None = None
 ) -> AttentionOutput:
-    """``softmax(q kᵀ · scale + mask) v`` by the tiled kernel; see ``flash_forward``."""
-    return flash_forward(q, k, v, problem=problem)
+    """``softmax(q kᵀ · scale + mask) v`` by the tiled kernels; see ``flash_attention``."""
+    return flash_attention(q, k, v, problem=problem)
 
 
 def unsupported(problem: Problem) -> list[str]:
@@ -39,11 +40,12 @@ def execution(problem: Problem) -> str:
 
 IMPLEMENTATION = Implementation(
     name="triton-flash",
-    summary="FlashAttention-2 forward in Triton; scores stay on the chip, hidden tiles are skipped",
+    summary="FlashAttention-2 in Triton; scores stay on the chip, hidden tiles are skipped",
     paper="FlashAttention-2, arXiv 2307.08691",
     semantics=SOFTMAX,
     supports=frozenset(
         {
+            "backward",
             "cross-lengths",
             "decode",
             "device:cpu",
@@ -66,7 +68,7 @@ IMPLEMENTATION = Implementation(
     attention=attention,
     cost=cost,
     unsupported=unsupported,
-    options=dict.fromkeys(OPTIONS),
+    options=dict.fromkeys((*OPTIONS, SPLITS)),
     execution=execution,
-    kernels=(KERNEL,),
+    kernels=KERNELS,
 )

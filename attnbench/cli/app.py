@@ -12,6 +12,7 @@ import typer
 from attnbench.contract.errors import UsageError
 
 from .doctor import doctor
+from .kernels import kernels
 from .list import list_topics
 from .report import report
 from .run import run
@@ -31,6 +32,7 @@ app.command()(report)
 app.command("list")(list_topics)
 app.command()(show)
 app.command()(doctor)
+app.command()(kernels)
 
 
 def _print_version(wanted: bool) -> None:

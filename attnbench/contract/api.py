@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .discovery import get_implementation
 from .errors import UsageError
-from .implementation import AttentionOutput, Implementation, level_refusals
+from .implementation import AttentionOutput, Implementation, level_refusals, refusals
 from .masks import Causal, Mask, mask_from, mask_types
 from .problem import Problem
 
@@ -114,8 +114,10 @@ def attend(
         mode="fwd_bwd" if inputs_need_gradients and torch.is_grad_enabled() else "fwd",
         key_lengths=key_lengths,  # type: ignore[arg-type]  # any sequence: Problem makes a tuple of it
         query_start=query_start,  # type: ignore[arg-type]
-        options={**({"return_lse": True} if "lse" in chosen.supports else {}), **(options or {})},
+        options=options or {},
     )
+    with_lse = problem.replace(options={"return_lse": True, **dict(problem.options)})
+    problem = problem if refusals(chosen, with_lse) else with_lse
     reasons = level_refusals(chosen, problem, "attention")
     if reasons:
         raise UsageError("; ".join(reasons) + _masks_to_pass(chosen, problem.mask))

@@ -127,8 +127,11 @@ class BandMask(Mask):
         start = seqlen_k - seqlen_q if query_start is None else query_start
         if not seqlen_q:
             return 0, 0
-        lo, hi = self.interval(start, start + seqlen_q - 1, seqlen_k)
-        return int(lo), int(hi)
+        # Python's own numbers: numpy's would break the graph of a caller that is being compiled.
+        left, right = self.bounds()
+        lo = 0 if left is None else min(max(start - left, 0), seqlen_k)
+        hi = seqlen_k if right is None else min(max(start + seqlen_q + right, 0), seqlen_k)
+        return lo, max(lo, hi)
 
     def queries_seeing(
         self, seqlen_q: int, seqlen_k: int, query_start: int | None = None, b: int = 0, h: int = 0

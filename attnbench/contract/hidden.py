@@ -63,4 +63,6 @@ def visible_matrix(
     visible: Tensor = p.mask.visible(b, h, q_pos, k_pos)
     if p.key_lengths is not None:
         visible = visible & (k_pos < limit)
-    return visible.expand(batch, heads, index.numel(), k_pos.shape[-1])
+    shape = (batch, heads, index.numel(), k_pos.shape[-1])
+    # A view that shows every element once could be written to, but PyTorch's compiler would not take that.
+    return visible if visible.shape == shape else visible.expand(shape)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .cost import Cost
 from .errors import UsageError, nearest
+from .launch import Launch
 from .problem import FEATURES, Problem
 
 if TYPE_CHECKING:
@@ -71,10 +72,19 @@ class KernelSpec:
     name: str
     function: Callable[[], Any]
     """Returns the kernel object; called late, so that listing implementations compiles nothing."""
+    runs: Callable[[Problem], bool] | None = None
+    """Whether it is launched for a problem that the implementation's kernels take; default: always."""
     sample_programs: Callable[[Problem], Any] | None = None
     """Which programs of the launch grid to run so that the byte total is still exact.
 
     What it returns is for the interpreter's tracer.
+    """
+    variants: Callable[[Problem, str], Sequence[Launch]] | None = None
+    """``variants(problem, target)``: the launches of this kernel for a problem on a target (``sm_90``,
+    ``gfx942``), differing in what they compile to; empty if it isn't launched there. Tensors are on the meta
+    device (``launch.meta_inputs``), and the function that launches makes the same `Launch`.
+
+    The problem's mode says which pass: a backward kernel has variants for ``fwd_bwd`` alone.
     """
 
 
@@ -145,6 +155,11 @@ class Implementation:
     """GPU kernels of its own, whatever problem they are for."""
     runs_kernels: Callable[[Problem], bool] | None = None
     """Whether they do the work of this problem; default: on CUDA, and where they are interpreted."""
+    compiled: bool = False
+    """Whether a call goes through PyTorch's compiler by itself.
+
+    No operator in it is seen, and the first call of each problem compiles.
+    """
 
     def __post_init__(self) -> None:
         """Refuse features that don't exist: a misspelt one would be unsupported for ever."""
@@ -159,7 +174,8 @@ class Implementation:
             runs = self.runs_kernels(problem)
         else:
             runs = problem.device == "cuda" or self.execution(problem) == "interpreted"
-        return self.kernels if runs else ()
+        found = self.kernels if runs else ()
+        return tuple(spec for spec in found if spec.runs is None or spec.runs(problem))
 
 
 def core_refusals(implementation: Implementation) -> list[str]:

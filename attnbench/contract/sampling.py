@@ -59,10 +59,13 @@ class RowRange(NamedTuple):
 
 @dataclass(frozen=True)
 class ProgramSample:
-    """Which programs to run, how they add up, and the query rows they compute; other rows stay NaN."""
+    """Which programs to run, how they add up, and the query rows they compute; other rows stay NaN.
+
+    ``rows`` is None for a kernel whose results are not of query rows (gradients of keys and values).
+    """
 
     progressions: tuple[Progression, ...]
-    rows: tuple[RowRange, ...]
+    rows: tuple[RowRange, ...] | None
 
     @property
     def programs(self) -> tuple[int, ...]:

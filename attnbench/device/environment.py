@@ -22,6 +22,10 @@ _VARIABLES = re.compile(
     r"(OMP|MKL|OPENBLAS|KMP|GOMP|MALLOC|TORCH|PYTORCH|TRITON|CUDA|CUBLAS|CUDNN|NVIDIA|HIP|ROCR)_\w+|CUBLASLT_\w+|LD_PRELOAD"
 )
 _GIT_TIMEOUT_S = 10
+TRITON_SETTINGS = {"TRITON_DEFAULT_FP_FUSION": "1"}
+"""What Triton is told wherever it compiles, unless the environment says otherwise: multiply and add become
+one instruction, as nvcc has it. Triton 3.10 turns its default around.
+"""
 
 
 def environment() -> dict[str, Any]:
@@ -38,7 +42,7 @@ def environment() -> dict[str, Any]:
         "default_threads_reason": why,
         "variables": {
             name: without_home(value)
-            for name, value in sorted(os.environ.items())
+            for name, value in sorted((TRITON_SETTINGS | os.environ).items())
             if _VARIABLES.fullmatch(name)
         },
     }

@@ -143,7 +143,8 @@ def grade_outputs(
         dtype: of the case, which out and gradients must have; default that of ``out``.
         rows: query rows that the truth holds; None for all.
         bounds: a-priori bounds by name.
-        computed: ``[B, H, Sq]``, which rows were computed at all (sampled programs); None for all.
+        computed: ``[B, H, Sq]``, which rows were computed at all (sampled programs); None for all. Gradients
+            are then not compared: they add up what other programs computed.
         lse_expected: whether the problem asks for ``lse``.
     """
     bounds, dtype = bounds or {}, dtype or out.dtype
@@ -167,7 +168,7 @@ def grade_outputs(
         ("dv", gradients.get("dv")),
     ):
         reference, base = getattr(truth, name), getattr(plain, name)
-        if reference is not None:
+        if reference is not None and keep is None:
             parts[name] = Error(verdict="missing") if actual is None else part(name, actual, reference, base)
     of_lse = None
     if lse is not None and truth.lse is not None and plain.lse is not None:

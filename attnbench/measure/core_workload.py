@@ -33,7 +33,7 @@ def core_workload(case: Case, seed: int, fake_mode: FakeTensorMode | None) -> Wo
             drawn = core.init_params(problem, generator_for(seed, "params"))
             params = {name: x.to(place, dtype) for name, x in drawn.items()}
         form |= {"inputs": inputs, "params": params}
-        if case.compile and fake_mode is None:
+        if case.compile and fake_mode is None and not core.compiled:
             core = dataclasses.replace(core, attention=torch.compile(core.attention))
         if case.mode == "decode":
             step = CoreStep(core, problem, inputs, params, place)

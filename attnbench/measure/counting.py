@@ -5,8 +5,11 @@ ones, in milliseconds and without memory, but for two things: autograd copies le
 a view in place, and tables that a real module makes once and keeps, a fake one makes in every call.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+
+import torch
 
 from .borders import Inside, borders
 from .flop_counter import FlopCounter
@@ -17,6 +20,9 @@ from .workload import Outputs, Workload
 
 CUDA_GRANULARITY = 512
 """CUDA's caching allocator rounds every block up to this many bytes."""
+
+
+UNSEEN = "a compiled call holds no operators to be seen"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +38,8 @@ class Counts:
     """Those of them inside mixers; 0 at level ``attention`` and where a call is compiled."""
     mixer_peak_bytes: int
     """The most that tensors made inside mixers hold at one time, likewise."""
+    kernel_flops: int
+    """Those of them that operators made of kernels state for themselves."""
     operators: tuple[str, ...]
     """Names of the operators that moved bytes, in the order in which they ran."""
 
@@ -46,8 +54,8 @@ def count_call(workload: Workload) -> Counts:
     return count_outputs(workload)[0]
 
 
-def count_outputs(workload: Workload) -> tuple[Counts, Outputs]:
-    """The same, with what the call returned."""
+def count_outputs(workload: Workload, prepared: Callable[[], None] = lambda: None) -> tuple[Counts, Outputs]:
+    """The same, with what the call returned; ``prepared`` is told when the call is about to begin."""
     granularity = CUDA_GRANULARITY if workload.case.device == "cuda" else 1
     inside = Inside()
     lifetimes, operands = LifetimeTracker(granularity, inside.__bool__), OperandBytes()
@@ -61,6 +69,7 @@ def count_outputs(workload: Workload) -> tuple[Counts, Outputs]:
             workload.prepare()
         prepare_peak_bytes = lifetimes.peak_bytes
         lifetimes.reset_peak()
+        prepared()
         with workload.environment(), Together(lifetimes, operands, flops):
             outputs = workload.call()
     counts = Counts(
@@ -71,6 +80,17 @@ def count_outputs(workload: Workload) -> tuple[Counts, Outputs]:
         flops=flops.flops,
         mixer_flops=flops.flops_inside,
         mixer_peak_bytes=lifetimes.peak_inside_bytes,
+        kernel_flops=flops.kernel_flops,
         operators=tuple(operands.operators),
     )
     return counts, outputs
+
+
+def call_unseen(workload: Workload) -> Outputs:
+    """Prepare and call once without any counter; on CUDA wait until it is done."""
+    with workload.environment():
+        workload.prepare()
+        outputs = workload.call()
+    if workload.device.type == "cuda":
+        torch.cuda.synchronize(workload.device)
+    return outputs

@@ -35,7 +35,8 @@ _MISSING: dict[Any, Callable[..., int]] = {
 
 
 class FlopCounter(OperatorWatch):
-    """Adds up ``flops`` while active, and in ``flops_inside`` those of them while ``inside`` was true.
+    """Adds up ``flops`` while active: in ``flops_inside`` those of them while ``inside`` was true, in
+    ``kernel_flops`` those of operators that are not PyTorch's own.
 
     Unlike ``torch.utils.flop_counter.FlopCounterMode`` it keeps no account by module, so
     ``torch.autograd.grad`` may ask for the gradient of a module's input, and higher-order operators pass
@@ -46,7 +47,7 @@ class FlopCounter(OperatorWatch):
         """Start at zero."""
         super().__init__()
         self.inside = inside
-        self.flops = self.flops_inside = 0
+        self.flops = self.flops_inside = self.kernel_flops = 0
 
     def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Count the operator if there is a formula for it."""
@@ -56,3 +57,4 @@ class FlopCounter(OperatorWatch):
             flops = formula(*args, **kwargs, out_val=out)
             self.flops += flops
             self.flops_inside += flops if self.inside() else 0
+            self.kernel_flops += flops if func.namespace != "aten" else 0

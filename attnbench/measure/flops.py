@@ -9,7 +9,7 @@ from attnbench.contract.cost import dense_flops, useful_flops
 from attnbench.contract.semantics import SOFTMAX
 
 from .attentions import Attention
-from .counting import Counts
+from .counting import UNSEEN, Counts
 from .record import Flops
 from .workload import Workload
 
@@ -30,15 +30,16 @@ def counted_flops(workload: Workload, counted: Counts) -> int:
 
 
 def executed_flops(workload: Workload, counted: Counts) -> int:
-    """Return the FLOPs of a call: those of its operators, and in closed form those of kernels of its own.
+    """Return the FLOPs of a call: those of its operators, and in closed form those of kernels of its own
+    that are no operators with a formula.
 
     Raises:
         NothingCountedError: neither the counter nor the implementation says.
     """
     with_kernels = [one for one in workload.attentions if one.implementation.kernels_for(one.asked)]
-    if not with_kernels:
+    if counted.kernel_flops or not with_kernels:
         return counted_flops(workload, counted)
-    # No operator counter sees into a kernel.
+    # No operator counter sees into a kernel that states nothing.
     return counted.flops + sum(one.layers * _stated(workload, one) for one in with_kernels)
 
 
@@ -53,7 +54,7 @@ def _stated(workload: Workload, attention: Attention) -> int:
     return sum(known)
 
 
-def measure_flops(workload: Workload, counted: Counts, unavailable: dict[str, str]) -> Flops:
+def measure_flops(workload: Workload, counted: Counts | None, unavailable: dict[str, str]) -> Flops:
     """Return the section; what cannot be had goes to ``unavailable``, with the reason."""
     section = Flops()
     cost = workload.attentions[0].cost
@@ -65,6 +66,9 @@ def measure_flops(workload: Workload, counted: Counts, unavailable: dict[str, st
         section.exponentials = cost.exponentials
     else:
         unavailable["flops.useful"] = unavailable["flops.dense"] = "have closed forms for attention alone"
+    if counted is None:
+        unavailable["flops.executed"] = UNSEEN
+        return section
     try:
         section.executed = executed_flops(workload, counted)
     except NothingCountedError as reason:

@@ -69,9 +69,15 @@ class Launch:
 
 @dataclass
 class KernelTrace:
-    """All launches of a traced call."""
+    """All launches of a traced call, and those that prepared it."""
 
     launches: list[Launch] = field(default_factory=list)
+    preparing: list[Launch] = field(default_factory=list)
+
+    def begin_call(self) -> None:
+        """What was launched so far has prepared the call, and is no part of it."""
+        self.preparing += self.launches
+        self.launches = []
 
     @property
     def load_bytes(self) -> int:
@@ -101,8 +107,8 @@ class KernelTrace:
     def computed_rows(self, batch: int, num_heads: int, seqlen_q: int) -> NDArray[np.bool_]:
         """Mark the query rows ``[B, H, Sq]`` that every launch computed: all, unless one was sampled."""
         computed = np.ones((batch, num_heads, seqlen_q), dtype=np.bool_)
-        for launch in self.launches:
-            if launch.sample is not None:
+        for launch in (*self.preparing, *self.launches):
+            if launch.sample is not None and launch.sample.rows is not None:
                 reached = np.zeros_like(computed)
                 for row in launch.sample.rows:
                     reached[row.batch, row.head, row.start : row.stop] = True

@@ -48,10 +48,7 @@ def measure_latency(
         throttle_reasons=seen.throttle_reasons,
         plausible_floor_ms=plausible_floor_ms,
     )
-    section = summarize(timing, timer, verdict)
-    if workload.device.type == "cuda" or workload.case.compile:
-        section.compile_s = timing.first_call_s
-    return section, seen.section()
+    return summarize(timing, timer, verdict), seen.section()
 
 
 def summarize(timing: Timing, timer: Timer, verdict: list[str]) -> Latency:

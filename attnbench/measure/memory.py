@@ -20,7 +20,7 @@ def predict_counts(case: Case) -> Counts:
     return count_call(build_workload(case, fake=True))
 
 
-def measure_memory(workload: Workload, counted: Counts, predicted: Counts | None) -> Memory:
+def measure_memory(workload: Workload, counted: Counts | None, predicted: Counts | None) -> Memory:
     """Return the section: ``counted`` is of the workload itself, ``predicted`` of its fake twin, if any.
 
     ``peak_increment_bytes`` is the peak above inputs, weights and state: temporaries, outputs and, for
@@ -28,12 +28,11 @@ def measure_memory(workload: Workload, counted: Counts, predicted: Counts | None
     holds. On CUDA the workload is called once more, as it is measured, and the allocator's peak
     replaces the count.
     """
-    section = Memory(
-        peak_bytes=counted.call_peak_bytes,
-        peak_increment_bytes=counted.call_peak_bytes - counted.resident_bytes,
-        predicted_peak_bytes=None if predicted is None else predicted.call_peak_bytes,
-        backend="tensor-lifetimes",
-    )
+    section = Memory(predicted_peak_bytes=None if predicted is None else predicted.call_peak_bytes)
+    if counted is not None:
+        section.peak_bytes = counted.call_peak_bytes
+        section.peak_increment_bytes = counted.call_peak_bytes - counted.resident_bytes
+        section.backend = "tensor-lifetimes"
     if workload.device.type == "cuda":
         _ask_allocator(workload, section)
     if workload.state is not None:

@@ -5,6 +5,7 @@ Supported? Does it fit? Then one counted call gives memory, operand bytes, FLOPs
 graded against the truth. Only what agrees is timed.
 """
 
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from attnbench.plan.settings import MeasureSettings
 
 from .attentions import attentions_of, case_refusals
 from .checking import Check, prepare_check, rows_to_check, upstream_on, verdict_in_words
-from .counting import Counts, count_outputs
+from .counting import Counts, call_unseen, count_outputs
 from .interpreter import KernelTrace, sample_kernels, trace_kernels
 from .memory import predict_counts
 from .provenance import provenance_of
@@ -88,11 +89,11 @@ def measure_case(
     folder = None if scratch is None else scratch / "truths"
     # Before any call: a kernel that writes to its inputs must not make its own truth.
     check = prepare_check(workload, settings, rows=rows, folder=folder, memory_limit_bytes=memory_limit_bytes)
-    out, wrong = _count_and_check(workload, settings, predicted, record, rows, check)
+    out, first_call_s, wrong = _count_and_check(workload, settings, predicted, record, rows, check)
     if wrong is None and record.agreement is not None and record.agreement.programs is None:
         wrong = _check_in_float32(workload, settings, record.agreement, folder)
     if wrong is None:
-        wrong = fill_timed(workload, settings, record, check, out)
+        wrong = fill_timed(workload, settings, record, check, out, first_call_s)
     if wrong is None and "quality" in settings.metrics:
         record.quality = measure_quality(workload, record.unavailable)
     return record if wrong is None else _ended(record, "incorrect", wrong)
@@ -121,22 +122,28 @@ def _count_and_check(
     record: Record,
     rows: torch.Tensor | None,
     check: Check | str,
-) -> tuple[torch.Tensor, str | None]:
-    """Call once under the counters, fill the sections that follow from it, and grade what came out.
+) -> tuple[torch.Tensor, float, str | None]:
+    """Call once, under the counters if they see anything, fill the sections that follow from it, and grade
+    what came out.
 
-    Returns the call's output, and what is wrong with it or None.
+    Returns the call's output, the seconds it took to prepare and make it, and what is wrong with it or None.
     """
     interpreted = workload.interpreted
     sample = _sample(workload) if interpreted else {}
     with ExitStack() as stack:
         stack.enter_context(upstream_on(workload, rows))
         trace = stack.enter_context(trace_kernels(sample)) if interpreted else None
-        counts, outputs = count_outputs(workload)
+        began = time.perf_counter()
+        if workload.opaque:
+            counts, outputs = None, call_unseen(workload)
+        else:
+            counts, outputs = count_outputs(workload, *(() if trace is None else (trace.begin_call,)))
+        first_call_s = time.perf_counter() - began
     out = outputs.out.detach()
     fill_counted(workload, settings, counts, predicted, trace, record)
     if isinstance(check, str):
         record.unavailable["agreement"] = check
-        return out, None
+        return out, first_call_s, None
     p, computed = workload.problem, None
     if trace is not None and sample:
         computed = torch.from_numpy(trace.computed_rows(p.batch, p.num_heads, p.seqlen_q))
@@ -145,8 +152,9 @@ def _count_and_check(
     written = check.written(workload)
     if written is not None:
         record.agreement.verdict = "changed_inputs"
-        return out, written
-    return out, None if record.agreement.verdict == "ok" else verdict_in_words(record.agreement)
+        return out, first_call_s, written
+    wrong = None if record.agreement.verdict == "ok" else verdict_in_words(record.agreement)
+    return out, first_call_s, wrong
 
 
 def _check_in_float32(
@@ -188,6 +196,10 @@ def _say_what_was_cut(
         cuts.append(f"truth on {rows.numel()} of {workload.problem.seqlen_q} query rows a head")
     if sampled is not None:
         agreement.programs = f"{sampled.programs_run} of {sampled.programs_total}"
+        if workload.problem.needs_gradients:
+            record.unavailable["agreement.gradients"] = (
+                f"{agreement.programs} kernel programs interpreted: gradients add up all of them"
+            )
         cuts.append(
             f"{agreement.programs} kernel programs interpreted, bytes of the rest by their progression"
         )

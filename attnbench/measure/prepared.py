@@ -101,6 +101,14 @@ class Workload:
         return self.case.compile and self.fake_mode is None
 
     @property
+    def opaque(self) -> bool:
+        """Whether the call, or an attention in it, goes through PyTorch's compiler.
+
+        It stands aside while operators are watched, so that what they count would be another call.
+        """
+        return self.compiled or any(one.implementation.compiled for one in self.attentions)
+
+    @property
     def device(self) -> torch.device:
         """Where the tensors are; the CPU for fake ones."""
         return next(iter(self.inputs.values())).device

@@ -10,7 +10,7 @@ from torch import Tensor
 from attnbench.plan.settings import MeasureSettings
 
 from .checking import Check
-from .counting import Counts
+from .counting import UNSEEN, Counts
 from .flops import measure_flops
 from .interpreter import BACKEND as INTERPRETER
 from .interpreter import KernelTrace
@@ -26,17 +26,19 @@ from .workload import Outputs, Workload
 def fill_counted(
     workload: Workload,
     settings: MeasureSettings,
-    counts: Counts,
+    counts: Counts | None,
     predicted: Counts | None,
     trace: KernelTrace | None,
     record: Record,
 ) -> None:
-    """Fill memory, traffic, FLOPs and provenance from the counted call."""
+    """Fill memory, traffic, FLOPs and provenance from the first call; ``counts`` is None if compiled."""
     missing = record.unavailable
     if "memory" in settings.metrics:
         record.memory = measure_memory(workload, counts, predicted)
         missing["memory.hidden_workspace_bytes"] = "what a kernel allocates inside itself is not seen"
         missing["memory.process_bytes"] = "the process holds more than one case"
+        if record.memory.peak_bytes is None:
+            missing["memory.peak_bytes"] = missing["memory.peak_increment_bytes"] = UNSEEN
         if record.memory.reserved_bytes is None:
             missing["memory.reserved_bytes"] = "the CPU has no caching allocator"
     if "traffic" in settings.metrics:
@@ -48,7 +50,8 @@ def fill_counted(
     if "share" in settings.metrics:
         record.share = measure_share(workload, counts, missing)
     if record.provenance is not None:
-        record.provenance.backend = workload.implementation.backend(counts.operators)
+        if counts is not None:
+            record.provenance.backend = workload.implementation.backend(counts.operators)
         record.provenance.execution = "native" if trace is None else "interpreted"
 
 
@@ -69,9 +72,15 @@ def _requested(
 
 
 def fill_timed(
-    workload: Workload, settings: MeasureSettings, record: Record, check: Check | str, checked: Tensor
+    workload: Workload,
+    settings: MeasureSettings,
+    record: Record,
+    check: Check | str,
+    checked: Tensor,
+    first_call_s: float,
 ) -> str | None:
-    """Fill what is read from a clock, once the call has been found right.
+    """Fill what is read from a clock, once the call, whose first time took ``first_call_s``, has been found
+    right.
 
     Returns what is wrong if the last timed call no longer gives what the checked one did.
     """
@@ -80,6 +89,8 @@ def fill_timed(
     if "latency" in settings.metrics:
         if untimed is None:
             wrong = _time(workload, settings, record, check, checked)
+            if record.latency is not None and (workload.opaque or workload.device.type == "cuda"):
+                record.latency.compile_s = first_call_s
         else:
             record.unavailable["latency"] = untimed
     if wrong is None and record.share is not None:

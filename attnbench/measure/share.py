@@ -20,7 +20,7 @@ from typing import Any
 from attnbench.plan.settings import MeasureSettings
 
 from .borders import Inside, borders
-from .counting import Counts
+from .counting import UNSEEN, Counts
 from .cuda_timer import CudaStream
 from .flops import NothingCountedError, executed_flops
 from .record import Share
@@ -33,7 +33,7 @@ LONG_CALL_MS = 1000.0
 """A call beyond it is its own sample: what the first one pays for once is little of it."""
 
 
-def measure_share(workload: Workload, counted: Counts, unavailable: dict[str, str]) -> Share | None:
+def measure_share(workload: Workload, counted: Counts | None, unavailable: dict[str, str]) -> Share | None:
     """Return the section without its latency, None at level ``attention``, which is nothing but a mixer.
 
     What cannot be had goes to ``unavailable``, with the reason.
@@ -44,6 +44,9 @@ def measure_share(workload: Workload, counted: Counts, unavailable: dict[str, st
         unavailable["share"] = "a compiled call has no borders between its mixers and the rest"
         return None
     section = Share()
+    if counted is None:
+        unavailable["share.memory_fraction"] = unavailable["share.flops_fraction"] = UNSEEN
+        return section
     made_bytes = counted.call_peak_bytes - counted.resident_bytes
     if made_bytes > 0:
         section.memory_fraction = counted.mixer_peak_bytes / made_bytes

@@ -7,16 +7,20 @@ elsewhere.
 
 from attnbench.contract.cost import compulsory_bytes
 
-from .counting import Counts
+from .counting import UNSEEN, Counts
 from .record import Traffic
 from .workload import Workload
 
 BACKEND = "operators"
 
 
-def measure_traffic(workload: Workload, counted: Counts, unavailable: dict[str, str]) -> Traffic:
+def measure_traffic(workload: Workload, counted: Counts | None, unavailable: dict[str, str]) -> Traffic:
     """Return the section; what cannot be had goes to ``unavailable``, with the reason."""
-    section = Traffic(operand_bytes=counted.operand_bytes, operand_backend=BACKEND)
+    section = Traffic()
+    if counted is None:
+        unavailable["traffic.operand_bytes"] = UNSEEN
+    else:
+        section.operand_bytes, section.operand_backend = counted.operand_bytes, BACKEND
     if workload.level == "attention":
         section.compulsory_bytes = compulsory_bytes(workload.problem)
     else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from attnbench.device.environment import TRITON_SETTINGS
+
 
 def server_environment(
     *, interpreted: bool, threads: int, visible_gpu: str | None = None, scratch: Path | None = None
@@ -18,7 +20,7 @@ def server_environment(
         scratch: folder of the run, for compiled kernels: two runs at once don't share a cache, which Triton's
             processes may corrupt for each other.
     """
-    variables = dict(os.environ)
+    variables = TRITON_SETTINGS | os.environ
     variables.pop("TRITON_INTERPRET", None)
     count = str(1 if interpreted else threads)
     variables.update(
@@ -37,4 +39,5 @@ def server_environment(
         variables["CUDA_VISIBLE_DEVICES"] = visible_gpu
     if scratch is not None:
         variables.setdefault("TRITON_CACHE_DIR", str(scratch / "triton-cache"))
+        variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(scratch / "inductor-cache"))
     return variables

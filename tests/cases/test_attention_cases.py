@@ -14,16 +14,17 @@ from attnbench.contract.discovery import find_implementations
 from attnbench.contract.implementation import refusals
 from attnbench.contract.masks import Causal, Full, SlidingWindow
 from attnbench.contract.problem import Problem
+from tests.implementations.conformance import uncompiled
 
 SOFTMAX = [
     name
-    for name, implementation in find_implementations().items()
+    for name, implementation in uncompiled().items()
     if implementation.semantics.name == "softmax"
     and not refusals(implementation, Problem(seqlen_q=8, mask=Full()))
 ]
 EVERY = [
     name
-    for name, implementation in find_implementations().items()
+    for name, implementation in uncompiled().items()
     if name == "sliding-window" or not refusals(implementation, Problem(seqlen_q=8))
 ]
 FORCED_FLASH = "sdpa-flash"

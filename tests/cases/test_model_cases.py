@@ -14,10 +14,11 @@ from attnbench.contract.masks import Full
 from attnbench.contract.problem import Problem
 from attnbench.model.builder import build_model
 from attnbench.model.positions import rotary_table, sinusoidal_table
+from tests.implementations.conformance import uncompiled
 
 ENCODERS = [
     name
-    for name, implementation in find_implementations().items()
+    for name, implementation in uncompiled().items()
     if not refusals(implementation, Problem(seqlen_q=6, head_dim=8, mask=Full(), key_lengths=(4,)))
 ]
 CASTS: dict[str, Callable[..., nn.Module]] = {

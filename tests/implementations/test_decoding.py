@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attnbench.contract.cache import KeyValueCache
-from attnbench.contract.discovery import find_implementations
 from attnbench.contract.evaluation import baseline, truth
 from attnbench.contract.implementation import Implementation, refusals
 from attnbench.contract.masks import Causal, Mask, SlidingWindow
@@ -20,10 +19,11 @@ from attnbench.contract.state import extend, new_state, state_bytes
 from attnbench.measure.agreement import grade
 from attnbench.measure.inputs import make_inputs
 from attnbench.measure.operators import OperandBytes
+from tests.implementations.conformance import uncompiled
 
 TOTAL = 23
 MASKS: tuple[Mask, ...] = (Causal(), SlidingWindow(5), SlidingWindow(1), SlidingWindow(40))
-IMPLEMENTATIONS = find_implementations()
+IMPLEMENTATIONS = uncompiled()
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5}
 
 

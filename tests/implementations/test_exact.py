@@ -15,7 +15,7 @@ from attnbench.contract.implementation import Implementation, refusals
 from attnbench.contract.masks import Causal, Full, Mask, SlidingWindow
 from attnbench.contract.problem import Problem
 from attnbench.measure.inputs import make_inputs
-from tests.implementations.conformance import run
+from tests.implementations.conformance import run, uncompiled
 
 DTYPES = ("float32", "float16")
 Inputs = dict[str, Tensor]
@@ -23,7 +23,7 @@ OWN = ("triton-flash", "sliding-window", "linear")
 """Own code: the kernel reads by strides, the others pack what is spread before any library product."""
 WINDOWED = [
     name
-    for name, implementation in find_implementations().items()
+    for name, implementation in uncompiled().items()
     if {"mask:sliding-window", "mask:*"} & implementation.supports
     and not refusals(implementation, Problem(seqlen_q=70, mask=SlidingWindow(1)))
 ]
@@ -37,7 +37,7 @@ def causal_masks(implementation: Implementation) -> list[Mask]:
 
 def every(*modes: str, **shape: Any) -> Iterator[Any]:
     """One parameter set per implementation, causal mask, dtype and supported mode."""
-    for name, implementation in find_implementations().items():
+    for name, implementation in uncompiled().items():
         for mask in causal_masks(implementation):
             for dtype in DTYPES:
                 problem = Problem(
@@ -116,7 +116,7 @@ HIDDEN: dict[str, Callable[[Mask], dict[str, Any]]] = {
 
 
 def hidden_cases() -> Iterator[Any]:
-    for name, implementation in find_implementations().items():
+    for name, implementation in uncompiled().items():
         masks = [
             *causal_masks(implementation)[:3],
             *([Full()] if "mask:full" in implementation.supports else []),
@@ -243,7 +243,7 @@ def test_strides_change_nothing(name: str, problem: Problem, view: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["sliding-window", "linear"])
+@pytest.mark.parametrize("name", OWN)
 def test_a_packed_tensor_and_shared_heads_get_the_gradients_of_copies(name: str, dtype: str) -> None:
     """q is part of a packed tensor, k and v are one head for all, ``out.sum()`` gives strides of 0."""
     implementation = find_implementations()[name]

@@ -34,15 +34,17 @@ def test_a_gpu_that_is_not_listed_takes_the_nearest_older_entry(capability, targ
     assert table_target(capability) == target
 
 
-@pytest.mark.parametrize("target", sorted(tile_table()))
+@pytest.mark.parametrize("kernel", ["forward", "dq", "dkdv"])
+@pytest.mark.parametrize("target", sorted(tile_table()["forward"]))
 @pytest.mark.parametrize("dtype_bytes", [2, 4])
 @pytest.mark.parametrize("width", [16, 32, 64, 128, 256])
-def test_every_target_has_every_width(target, dtype_bytes, width):
-    block_q, block_k, num_warps, num_stages = table_tile(target, dtype_bytes, width)
+def test_every_target_has_every_width(kernel, target, dtype_bytes, width):
+    block_q, block_k, num_warps, num_stages, tma = table_tile(kernel, target, dtype_bytes, width)
     for size, smallest in ((block_q, 16), (block_k, 16), (num_warps, 1)):
         assert size >= smallest
         assert size & (size - 1) == 0
     assert num_stages >= 1
+    assert tma in ((0, 1) if target in ("sm_90", "sm_100") else (0,))
 
 
 def test_a_short_query_side_takes_a_short_tile_on_a_gpu():

@@ -38,15 +38,13 @@ KERNELS = [pytest.param(kernel, id=kernel.name) for kernel in kernels()]
 
 
 def test_there_are_kernels_to_check():
-    assert KERNELS
+    assert sum(bool(calls(kernel, "load")) for kernel in kernels()) >= 3
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_masked_load_names_its_default(kernel):
     """E13 (pytorch/pytorch#126535): undefined by the language, 0 in the interpreter and on one vendor."""
-    loads = calls(kernel, "load")
-    assert loads
-    for load in loads:
+    for load in calls(kernel, "load"):
         assert len(load.args) == 1, "name the mask"
         assert ("mask" in keywords(load)) == ("other" in keywords(load)), ast.unparse(load)
 

@@ -236,12 +236,12 @@ def test_decoding_reads_the_window_of_a_cache_and_copies_nothing_of_it() -> None
     assert lifetimes.peak_bytes - resident < 100 * 64 * 4
 
 
-def test_on_cuda_the_kernel_is_costed_where_it_runs_and_the_band_elsewhere() -> None:
+def test_on_cuda_the_kernels_are_costed_where_they_run_and_the_band_elsewhere() -> None:
     kernel = get_implementation("triton-flash")
     forward = Problem(seqlen_q=512, mask=SlidingWindow(64), device="cuda", dtype="bfloat16")
-    assert WINDOW.cost(forward) == kernel.cost(forward)
+    for mode in ("fwd", "bwd", "fwd_bwd"):
+        assert WINDOW.cost(forward.replace(mode=mode)) == kernel.cost(forward.replace(mode=mode))
     for elsewhere in (
-        forward.replace(mode="fwd_bwd"),
         forward.replace(dtype="float64"),
         forward.replace(head_dim=512),
     ):
@@ -249,7 +249,16 @@ def test_on_cuda_the_kernel_is_costed_where_it_runs_and_the_band_elsewhere() -> 
         assert cost.requested_bytes is None
         assert cost.flops > 0
         assert WINDOW.kernels_for(elsewhere) == ()
-    assert [spec.name for spec in WINDOW.kernels_for(forward)] == ["flash_forward_kernel"]
+    step = forward.replace(mode="decode", seqlen_q=1)
+    for problem, names in (
+        (forward, ["forward"]),
+        (forward.replace(mode="bwd"), ["dq", "dkdv"]),
+        (forward.replace(mode="fwd_bwd"), ["forward", "dq", "dkdv"]),
+        (step, ["decode"]),
+    ):
+        assert [spec.name for spec in WINDOW.kernels_for(problem)] == [
+            f"flash_{name}_kernel" for name in names
+        ]
     assert WINDOW.kernels_for(forward.replace(device="cpu")) == ()
     assert WINDOW.kernels[0].function() is kernel.kernels[0].function()
 
@@ -276,12 +285,13 @@ def test_a_prediction_for_cuda_is_of_the_kernel_wherever_it_is_made() -> None:
     assert unavailable == {}
 
 
-def test_a_prediction_for_cuda_with_gradients_is_of_the_band() -> None:
+def test_a_prediction_for_cuda_with_gradients_is_of_the_kernels() -> None:
     case = msgspec.structs.replace(CUDA, mode="fwd_bwd")
     workload = build_workload(case, fake=True)
-    counts = count_call(workload)
-    assert "attnbench.flash_forward" not in counts.operators
-    assert measure_flops(workload, counts, {}).executed == counts.flops > 0
+    counts, cost = count_call(workload), WINDOW.cost(case.problem())
+    assert counts.operators == ("attnbench.flash_forward", "attnbench.flash_dq", "attnbench.flash_dkdv")
+    assert counts.operand_bytes == cost.operand_bytes
+    assert measure_flops(workload, counts, {}).executed == cost.executed_flops
 
 
 def test_the_kernel_in_a_model_is_predicted_and_its_flops_are_counted() -> None:
@@ -294,17 +304,22 @@ def test_the_kernel_in_a_model_is_predicted_and_its_flops_are_counted() -> None:
         counts[name] = count_call(workload), workload
     counted, workload = counts["sliding-window"]
     naive, _ = counts["naive"]
-    module: Any = workload.module
-    layers, cost = len(module.decoder.layers), WINDOW.cost(workload.problem)
+    layers, cost = workload.attentions[0].layers, WINDOW.cost(workload.problem)
     assert counted.operators.count("attnbench.flash_forward") == layers
-    attention_flops = layers * (NAIVE.cost(workload.problem).executed_flops or 0)
-    assert counted.flops == naive.flops - attention_flops, "no counter sees into the kernel"
-    executed = measure_flops(workload, counted, {}).executed
-    assert executed == counted.flops + layers * (cost.executed_flops or 0)
+    replaced = layers * (NAIVE.cost(workload.problem).executed_flops or 0)
+    assert counted.kernel_flops == layers * (cost.executed_flops or 0)
+    assert counted.flops == naive.flops - replaced + counted.kernel_flops
+    assert measure_flops(workload, counted, {}).executed == counted.flops
 
 
-@pytest.mark.parametrize(("mode", "kernels"), [("fwd", ["flash_forward_kernel"]), ("fwd_bwd", None)])
-def test_a_record_names_the_kernels_that_run_and_no_others(mode: str, kernels: list[str] | None) -> None:
+@pytest.mark.parametrize(
+    ("mode", "kernels"),
+    [
+        ("fwd", ["flash_forward_kernel"]),
+        ("fwd_bwd", ["flash_forward_kernel", "flash_dq_kernel", "flash_dkdv_kernel"]),
+    ],
+)
+def test_a_record_names_the_kernels_that_run_and_no_others(mode: str, kernels: list[str]) -> None:
     case = msgspec.structs.replace(CUDA, mode=mode)
     record = measure_case(case, MeasureSettings(), memory_limit_bytes=1)
     assert record.status == "oom"

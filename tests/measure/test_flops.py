@@ -1,6 +1,7 @@
 """FLOPs: closed forms, PyTorch's counter as the oracle, and the cases where that counter is wrong."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -133,12 +134,23 @@ def test_every_implementation_executes_at_least_something(implementation):
     assert section.executed >= section.useful or implementation == "linear"
 
 
-def test_a_kernel_in_a_model_is_counted_by_its_closed_form():
-    """No operator counter sees into the kernel: two layers of it come on top of the matmuls."""
-    case = Case(implementation="triton-flash", level="model", preset="tiny", seqlen_q=64)
+@pytest.mark.parametrize("mode", ["fwd", "fwd_bwd"])
+def test_a_kernel_in_a_model_is_counted_once(mode):
+    """Two layers of what its operators state, which is its closed form, on top of the matmuls of the rest."""
+    case = Case(implementation="triton-flash", level="model", preset="tiny", seqlen_q=64, mode=mode)
     counted = predict_counts(case)
     workload = build_workload(case, fake=True)
     cost = workload.implementation.cost(case.problem())
-    section = measure_flops(workload, counted, {})
     assert cost.executed_flops is not None
-    assert section.executed == counted.flops + 2 * cost.executed_flops
+    assert counted.kernel_flops == 2 * cost.executed_flops
+    assert measure_flops(workload, counted, {}).executed == counted.flops
+
+
+def test_a_kernel_that_is_no_operator_is_counted_by_its_closed_form():
+    """What no counter sees comes on top of what it sees."""
+    case = Case(implementation="triton-flash", level="model", preset="tiny", seqlen_q=64)
+    counted = replace(predict_counts(case), kernel_flops=0)
+    workload = build_workload(case, fake=True)
+    cost = workload.implementation.cost(case.problem())
+    assert cost.executed_flops is not None
+    assert measure_flops(workload, counted, {}).executed == counted.flops + 2 * cost.executed_flops

@@ -15,6 +15,9 @@ from attnbench.contract.problem import Problem
 from attnbench.contract.sampling import NotLinear, Probe, ProgramSample, Progression
 from attnbench.measure.inputs import make_inputs
 from attnbench.measure.interpreter import KernelTrace, sample_kernels, trace_kernels
+from attnbench.measure.pipeline import measure_case
+from attnbench.plan.case import Case
+from attnbench.plan.settings import MeasureSettings
 
 FLASH = get_implementation("triton-flash")
 TILES = {"block_q": 16, "block_k": 32}
@@ -187,3 +190,19 @@ def test_traces_do_not_nest():
         uneven_kernel[(5,)](torch.zeros(5, dtype=torch.int32))
     assert outer.store_bytes == 16
     assert patched() == []
+
+
+@pytest.mark.parametrize("mode", ["bwd", "fwd_bwd"])
+@pytest.mark.parametrize("seqlen", [256, 2048])
+def test_the_forward_pass_of_a_backward_case_prepares_it(mode, seqlen):
+    """Whole and sampled: of mode bwd the gradients' kernels alone are counted."""
+    case = Case(implementation="triton-flash", seqlen_q=seqlen, num_heads=2, mode=mode)
+    record = measure_case(case, MeasureSettings(reference_rows=8, metrics=("traffic", "agreement")))
+    assert record.status == "ok"
+    assert record.traffic.requested_bytes == FLASH.cost(case.problem()).requested_bytes
+    gradients = record.agreement.gradients
+    if seqlen == 256:
+        assert set(gradients) == {"dq", "dk", "dv"}
+    else:
+        assert gradients is None
+        assert "add up" in record.unavailable["agreement.gradients"]

@@ -1,0 +1,51 @@
+"""The FlashAttention kernels by name, for whoever compiles, samples or interprets them."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from attnbench.contract.implementation import KernelSpec
+from attnbench.contract.launch import Launch
+from attnbench.contract.problem import Problem
+from attnbench.contract.sampling import ProgramSample
+
+from ._flash_programs import KernelPrograms, kernels_of
+from ._flash_splits import DecodePrograms, decodes
+
+
+def _runs(kernel: str, problem: Problem) -> bool:
+    return kernel in (DecodePrograms(problem).kernels if decodes(problem) else kernels_of(problem))
+
+
+def _spec(kernel: str, module: str) -> KernelSpec:
+    name = f"flash_{kernel}_kernel"
+
+    def function() -> Any:
+        from importlib import import_module
+
+        return getattr(import_module(module, __package__), name)  # loads triton
+
+    def sample(problem: Problem) -> ProgramSample:
+        if decodes(problem):
+            return DecodePrograms(problem).sample(kernel)
+        return KernelPrograms(problem, kernel).sample()
+
+    def variants(problem: Problem, target: str) -> Sequence[Launch]:
+        from ._flash_decode_launch import decode_launches_on_meta  # loads torch
+        from ._flash_launch import launches_on_meta
+
+        if decodes(problem):
+            return decode_launches_on_meta(kernel, problem, target)
+        return launches_on_meta(kernel, problem, target) if kernel in kernels_of(problem) else ()
+
+    return KernelSpec(
+        name=name, function=function, runs=partial(_runs, kernel), sample_programs=sample, variants=variants
+    )
+
+
+FORWARD = _spec("forward", "._flash_kernel")
+DQ = _spec("dq", "._flash_backward_kernel")
+DKDV = _spec("dkdv", "._flash_backward_kernel")
+DECODE = _spec("decode", "._flash_decode_kernel")
+MERGE = _spec("merge", "._flash_decode_kernel")
+KERNELS = (FORWARD, DQ, DKDV, DECODE, MERGE)

@@ -1,0 +1,47 @@
+"""Resident blocks, against what the CUDA occupancy calculator says, and the names of targets."""
+
+import pytest
+
+from attnbench.contract.errors import UsageError
+from attnbench.device.targets import find_target, targets
+
+
+def test_the_seven_targets():
+    assert list(targets()) == ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942"]
+    assert [target.backend for target in targets().values()] == ["cuda"] * 6 + ["hip"]
+    for target in targets().values():
+        room = target.shared_bytes - target.shared_bytes_reserved
+        assert target.shared_bytes_per_block == room  # a block may take what one multiprocessor has
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "expected"),
+    [
+        # 255 registers: 8192 a warp (a multiple of 256), 8 warps of 65536 registers.
+        ("sm_90", {"warps": 8, "registers": 255, "shared_bytes": 0}, (1, "registers")),
+        ("sm_90", {"warps": 4, "registers": 168, "shared_bytes": 0}, (3, "registers")),
+        # 32 registers: 1024 a warp, 64 warps, as many as there may be.
+        ("sm_80", {"warps": 4, "registers": 32, "shared_bytes": 0}, (16, "registers")),
+        ("sm_86", {"warps": 4, "registers": 32, "shared_bytes": 0}, (12, "warps")),
+        ("sm_86", {"warps": 1, "registers": 32, "shared_bytes": 0}, (16, "blocks")),
+        # A block's shared memory and the KiB it keeps for the system.
+        ("sm_80", {"warps": 4, "registers": 64, "shared_bytes": 82944}, (2, "shared memory")),
+        ("sm_80", {"warps": 4, "registers": 64, "shared_bytes": 82945}, (1, "shared memory")),
+        ("sm_86", {"warps": 4, "registers": 64, "shared_bytes": 101376}, (1, "shared memory")),
+        ("sm_86", {"warps": 4, "registers": 64, "shared_bytes": 101377}, (0, "shared memory")),
+        ("sm_100", {"warps": 4, "registers": 64, "shared_bytes": 0, "columns": 256}, (2, "tensor memory")),
+        ("sm_100", {"warps": 4, "registers": 64, "shared_bytes": 0, "columns": 768}, (0, "tensor memory")),
+        # 512 vector registers a lane: 512 // 248 = 2 waves on each of 4 SIMDs.
+        ("gfx942", {"warps": 4, "registers": 242, "shared_bytes": 0}, (2, "registers")),
+        ("gfx942", {"warps": 4, "registers": 32, "shared_bytes": 32768}, (2, "shared memory")),
+    ],
+)
+def test_resident_blocks(name, kernel, expected):
+    assert find_target(name).residency(**kernel) == expected
+
+
+def test_an_unknown_target_has_a_nearest_one():
+    with pytest.raises(
+        UsageError, match=r"unknown target 'sm90' \(did you mean 'sm_90'\?\); there are sm_80"
+    ):
+        find_target("sm90")
