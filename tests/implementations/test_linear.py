@@ -96,12 +96,26 @@ def test_the_state_has_a_fixed_size_whatever_the_length(dtype: str, width: int) 
 
 def test_a_state_in_half_precision_inputs_does_not_stall() -> None:
     # φ(1) = 2; a float16 sum of 2 · 2 stands still at 8192 and a sum of 65536 overflows.
-    problem = Problem(seqlen_q=40_000, num_heads=1, head_dim=1, dtype="float16")
-    ones = torch.ones(1, 1, 40_000, 1, dtype=torch.float16)
-    state = states.new_state(LINEAR, problem, 40_000)
+    problem = Problem(seqlen_q=1 << 16, num_heads=1, head_dim=1, dtype="float16")
+    ones = torch.ones(1, 1, 1 << 16, 1, dtype=torch.float16)
+    state = states.new_state(LINEAR, problem, 1 << 16)
     result, state = states.extend(LINEAR, state, ones, ones, ones, problem=problem)
-    assert state.normaliser.item() == 80_000
+    assert state.normaliser.item() == 1 << 17
     assert torch.equal(result.out, ones)
+
+
+def test_65536_tokens_in_float16_keep_their_normaliser() -> None:
+    problem = Problem(seqlen_q=1 << 16, num_heads=1, head_dim=DIM, dtype="float16")
+    q, _, v = tensors(problem)
+    leaves = [q.requires_grad_(), torch.ones_like(q).requires_grad_(), (1 + v.abs()).requires_grad_()]
+    out = LINEAR.attention(*leaves, problem=problem).out
+    positions = torch.arange(1, (1 << 16) + 1, dtype=torch.float64)
+    means = leaves[2].detach()[0, 0].double().cumsum(0) / positions[:, None]
+    torch.testing.assert_close(out[0, 0].double(), means, rtol=1e-3, atol=0)
+    # dv_j = Σ_{i ≥ j} 1 / i: every key is alike.
+    (dv,) = torch.autograd.grad(out, leaves[2], torch.ones_like(out))
+    expected = (1 / positions).flip(0).cumsum(0).flip(0)[:, None].expand(-1, DIM)
+    torch.testing.assert_close(dv[0, 0].double(), expected, rtol=1e-3, atol=1e-6)
 
 
 @st.composite

@@ -39,7 +39,6 @@ ORDINARY = [
     ("rows-see-nothing", Causal(), "float32", "fwd_bwd"),
     ("short-k", Causal(), "float16", "bwd"),
     ("wide-values", Full(), "float32", "fwd_bwd"),
-    ("key-lengths", Full(), "float16", "fwd_bwd"),
 ]
 
 
@@ -74,14 +73,14 @@ def check(problem: Problem) -> None:
         assert getattr(cost, name) == getattr(seen, name), (problem, name)
 
 
-def problem_of(name: str, mask: Mask, dtype: str, mode: str) -> Problem:
-    shape = {**DEFAULTS, **SHAPES[name], "options": {"chunk_size": 32}}
+def problem_of(name: str, mask: Mask, dtype: str, mode: str, chunk_size: int) -> Problem:
+    shape = {**DEFAULTS, **SHAPES[name], "options": {"chunk_size": chunk_size}}
     return Problem(**shape, mask=mask, dtype=dtype, mode=mode)
 
 
 @pytest.mark.parametrize(("name", "mask", "dtype", "mode"), ORDINARY)
 def test_costs_equal_what_is_counted(name: str, mask: Mask, dtype: str, mode: str) -> None:
-    check(problem_of(name, mask, dtype, mode))
+    check(problem_of(name, mask, dtype, mode, 64))
 
 
 @pytest.mark.long
@@ -89,7 +88,7 @@ def test_costs_equal_what_is_counted(name: str, mask: Mask, dtype: str, mode: st
 @pytest.mark.parametrize("mode", ["fwd", "bwd", "fwd_bwd"])
 @pytest.mark.parametrize("name", sorted(set(SHAPES) - {"scale", "n1000"}))
 def test_all_costs_equal_what_is_counted(name: str, mask: Mask, mode: str) -> None:
-    check(problem_of(name, mask, "float16", mode))
+    check(problem_of(name, mask, "float16", mode, 32))
 
 
 def test_several_blocks_of_columns() -> None:
@@ -167,7 +166,7 @@ def secant(costs: list[Cost], name: str) -> float:
     return math.log(large / small) / math.log(16)
 
 
-@pytest.mark.parametrize("mode", ["fwd", "fwd_bwd"])
+@pytest.mark.parametrize("mode", ["fwd", "bwd", "fwd_bwd"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("mask", [Causal(), Full()], ids=["causal", "full"])
 def test_costs_grow_with_the_sequence(mode: str, device: str, mask: Mask) -> None:
@@ -187,7 +186,7 @@ def test_counts_grow_with_the_sequence() -> None:
             linear_forward(*leaves, problem=problem).sum().backward()
         found.append((trace.requested_bytes, flops.flops))
     for small, large in zip(*found, strict=True):
-        assert math.log(large / small) / math.log(4) == pytest.approx(1, abs=0.03)
+        assert math.log(large / small) / math.log(4) == pytest.approx(1, abs=0.02)
 
 
 SAMPLED = {

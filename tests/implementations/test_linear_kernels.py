@@ -27,11 +27,9 @@ ORDINARY = [
     ("n1", Causal(), "float32"),
     ("n129", Causal(), "float16"),
     ("grouped", Causal(), "float32"),
-    ("short-q", Causal(), "float16"),
     ("short-k", Causal(), "float32"),
     ("ragged-starts", Causal(), "float32"),
     ("key-lengths", Causal(), "float16"),
-    ("rows-see-nothing", Causal(), "float32"),
     ("wide-values", Causal(), "float32"),
     ("width-80", Causal(), "float16"),
     ("key-lengths", Full(), "float32"),
@@ -69,7 +67,7 @@ def check(problem: Problem) -> None:
 
 @pytest.mark.parametrize(("name", "mask", "dtype"), ORDINARY)
 def test_within_budget(name: str, mask: Any, dtype: str) -> None:
-    shape = {**DEFAULTS, **SHAPES[name], "options": {"chunk_size": 32}}
+    shape = {**DEFAULTS, **SHAPES[name], "options": {"chunk_size": 64}}
     check(Problem(**shape, mask=mask, dtype=dtype, mode="fwd_bwd"))
 
 
@@ -81,8 +79,9 @@ def test_every_shape_within_budget(name: str, mask: Any, dtype: str, chunk_size:
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
-    batch, seqlen_q, seqlen_k = draw(st.integers(1, 3)), draw(st.integers(0, 90)), draw(st.integers(0, 90))
+def problems(draw: st.DrawFn, longest: int) -> Problem:
+    lengths = st.integers(0, longest)
+    batch, seqlen_q, seqlen_k = draw(st.integers(1, 3)), draw(lengths), draw(lengths)
     more: dict[str, Any] = {
         "batch": batch,
         "num_kv_heads": draw(st.sampled_from([1, 2, 4])),
@@ -95,18 +94,19 @@ def problems(draw: st.DrawFn) -> Problem:
     if draw(st.booleans()):
         more["key_lengths"] = tuple(draw(st.integers(0, seqlen_k)) for _ in range(batch))
     if draw(st.booleans()):
-        more["query_start"] = tuple(draw(st.integers(-50, 120)) for _ in range(batch))
+        starts = st.integers(-longest // 2, longest + 30)
+        more["query_start"] = tuple(draw(starts) for _ in range(batch))
     return Problem(seqlen_q=seqlen_q, seqlen_k=seqlen_k, num_heads=4, mode="fwd_bwd", **more)
 
 
-@given(problems())
-@settings(max_examples=5, deadline=None)
+@given(problems(longest=20))
+@settings(max_examples=3, deadline=None)
 def test_any_geometry_within_budget(problem: Problem) -> None:
     check(problem)
 
 
 @pytest.mark.long
-@given(problems())
+@given(problems(longest=90))
 @settings(max_examples=500, deadline=None)
 def test_every_geometry_within_budget(problem: Problem) -> None:
     check(problem)
@@ -129,17 +129,15 @@ def test_tiles_do_not_matter() -> None:
 
 
 def test_parallel_chunked_and_token_by_token_agree() -> None:
-    problem = Problem(seqlen_q=130, num_heads=2, head_dim=16, batch=2, options={"chunk_size": 32})
+    problem = Problem(seqlen_q=72, num_heads=2, head_dim=16, options={"chunk_size": 32})
     q, k, v = tensors(problem)
     parallel = truth(LINEAR_ELU, q, k, v, problem=problem).out
     chunked = linear_forward(q, k, v, problem=problem)
-    state = states.new_state(LINEAR, problem, 130)
-    pieces = [
-        step(state.sums, [x[:, :, first : first + 13] for x in (q, k, v)]) for first in range(0, 130, 13)
-    ]
+    state = states.new_state(LINEAR, problem, 72)
+    pieces = [step(state.sums, [x[:, :, first : first + 8] for x in (q, k, v)]) for first in range(0, 72, 8)]
     for out in (chunked, torch.cat(pieces, dim=2)):
         torch.testing.assert_close(out.double(), parallel, rtol=1e-5, atol=1e-5)
-    kept = states.append(LINEAR, states.new_state(LINEAR, problem, 130), k, v, problem=problem)
+    kept = states.append(LINEAR, states.new_state(LINEAR, problem, 72), k, v, problem=problem)
     torch.testing.assert_close(state.sums, kept.sums, rtol=1e-5, atol=1e-4)
 
 
@@ -198,24 +196,24 @@ def test_the_future_leaves_the_past_bit_identical() -> None:
 @pytest.mark.parametrize("mask", [Causal(), Full()], ids=["causal", "full"])
 def test_hidden_slots_and_rows_that_see_nothing_are_never_read(mask: Causal | Full) -> None:
     problem = Problem(
-        seqlen_q=40,
-        seqlen_k=70,
+        seqlen_q=24,
+        seqlen_k=44,
         batch=3,
         num_heads=2,
         num_kv_heads=1,
         head_dim=16,
-        key_lengths=(50, 0, 70),
-        query_start=(-7, 3, 20),
+        key_lengths=(30, 0, 44),
+        query_start=(-7, 3, 12),
         mask=mask,
     )
     q, k, v = tensors(problem)
     grad_out = torch.randn(q.shape, generator=torch.Generator().manual_seed(1))
     clean = both(problem, q, k, v, grad_out)
-    hidden = torch.zeros(3, 1, 70, 1, dtype=torch.bool)
-    blind = torch.zeros(3, 1, 40, 1, dtype=torch.bool)
-    hidden[0, :, 50:], hidden[1], blind[1] = True, True, True
+    hidden = torch.zeros(3, 1, 44, 1, dtype=torch.bool)
+    blind = torch.zeros(3, 1, 24, 1, dtype=torch.bool)
+    hidden[0, :, 30:], hidden[1], blind[1] = True, True, True
     if mask == Causal():
-        hidden[0, :, 33:], hidden[2, :, 60:], blind[0, :, :7] = True, True, True
+        hidden[0, :, 17:], hidden[2, :, 36:], blind[0, :, :7] = True, True, True
     dirty = both(
         problem,
         q.masked_fill(blind, torch.nan),
@@ -231,12 +229,12 @@ def test_hidden_slots_and_rows_that_see_nothing_are_never_read(mask: Causal | Fu
 
 
 def test_gradients_are_deterministic_and_strides_do_not_matter() -> None:
-    problem = Problem(seqlen_q=70, num_heads=4, num_kv_heads=2, head_dim=16, batch=2)
+    problem = Problem(seqlen_q=40, num_heads=2, num_kv_heads=1, head_dim=16, batch=2)
     generator = torch.Generator().manual_seed(1)
-    q = torch.randn(2, 70, 4, 16, generator=generator).transpose(1, 2)
-    k = torch.randn(2, 2, 16, 70, generator=generator).transpose(-1, -2)
-    v = torch.randn(1, 2, 70, 32, generator=generator).expand(2, 2, 70, 32)[..., ::2]
-    grad_out = torch.randn(2, 70, 4, 16, generator=generator).transpose(1, 2)
+    q = torch.randn(2, 40, 2, 16, generator=generator).transpose(1, 2)
+    k = torch.randn(2, 1, 16, 40, generator=generator).transpose(-1, -2)
+    v = torch.randn(1, 1, 40, 32, generator=generator).expand(2, 1, 40, 32)[..., ::2]
+    grad_out = torch.randn(2, 40, 2, 16, generator=generator).transpose(1, 2)
     strided = both(problem, q, k, v, grad_out)
     straight = both(problem, *(x.contiguous() for x in (q, k, v, grad_out)))
     for one, other in zip(strided, straight, strict=True):
@@ -273,23 +271,23 @@ def test_empty_inputs_give_zeros_and_not_none(
 
 
 def test_operators_keep_the_rules_of_pytorch() -> None:
-    problem = Problem(seqlen_q=20, seqlen_k=36, num_heads=2, num_kv_heads=1, head_dim=16)
+    problem = Problem(seqlen_q=8, seqlen_k=16, num_heads=2, num_kv_heads=1, head_dim=16)
     operators = torch.ops.attnbench
     q, k, v = tensors(problem)
     grad_out = torch.randn_like(q)
-    form = ((16,), (36,), True, SMALL)
-    keys = operators.linear_states(k, v, 20, *form)
+    form = ((8,), (16,), True, SMALL)
+    keys = operators.linear_states(k, v, 8, *form)
     out, total = operators.linear_output(q, k, v, keys, *form, SMALL)
     _, drop = operators.linear_dq(q, k, v, out, total, grad_out, keys, *form)
     later = operators.linear_query_states(q, grad_out, total, drop, 1, *form)
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     calls = {
-        operators.linear_states: (k, v, 20, *form),
+        operators.linear_states: (k, v, 8, *form),
         operators.linear_output: (*leaves, keys, *form, SMALL),
         operators.linear_dq: (q, k, v, out, total, grad_out, keys, *form),
         operators.linear_query_states: (q, grad_out, total, drop, 1, *form),
         operators.linear_dkdv: (q, k, v, total, grad_out, drop, later, *form),
-        operators.linear_step: (q, k[:, :, :20], v[:, :, :20], torch.zeros(1, 1, 16, 17), (20,), SMALL),
+        operators.linear_step: (q, k[:, :, :8], v[:, :, :8], torch.zeros(1, 1, 16, 17), (8,), SMALL),
     }
     for operator, arguments in calls.items():
         torch.library.opcheck(operator.default, arguments)
