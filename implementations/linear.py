@@ -49,11 +49,13 @@ class LinearState:
         return self.sums[..., -1]
 
 
-def _chunks(q: Tensor, k: Tensor, v: Tensor, problem: Problem, run: BatchRun) -> LinearChunks:
+def _chunks(
+    q: Tensor, k: Tensor, v: Tensor, problem: Problem, run: BatchRun, state: Tensor | None = None
+) -> LinearChunks:
     p = problem
     grouped = q[run.rows].unflatten(1, (p.num_kv_heads, p.group_size))
     keys, values = (x[run.rows].unsqueeze(2) for x in (k, v))
-    return LinearChunks(grouped, keys, values, parts_of(p, run))
+    return LinearChunks(grouped, keys, values, parts_of(p, run), state)
 
 
 def _allocate(q: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -71,8 +73,7 @@ class _LinearAttention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> Tensor:
         out, total = _allocate(q, problem)
         for run in batch_runs(problem):
-            chunks = _chunks(q, k, v, problem, run)
-            chunks.attend(out[run.rows], total[run.rows], chunks.zero_state())
+            _chunks(q, k, v, problem, run).attend(out[run.rows], total[run.rows])
         ctx.save_for_backward(q, k, v, out, total)
         ctx.problem = problem
         return out.flatten(1, 2)
@@ -158,7 +159,7 @@ def extend(
     out, total = _allocate(q, p)
     for run in batch_runs(p):
         rows = run.rows
-        _chunks(q, k, v, p, run).attend(out[rows], total[rows], state.sums[rows].flatten(0, 1))
+        _chunks(q, k, v, p, run, state.sums[rows].flatten(0, 1)).attend(out[rows], total[rows])
     return AttentionOutput(out.flatten(1, 2)), state
 
 
