@@ -30,16 +30,6 @@ class Scores(NamedTuple):
     pairs: Tensor
 
 
-class States(NamedTuple):
-    """States at the starts and at the ends of all chunks, ``[chunks·b·G, D, E]``, and one by one in the order
-    of the sweep.
-    """
-
-    starts: Tensor
-    ends: Tensor
-    chunks: tuple[Tensor, ...]
-
-
 class Buffers:
     """Buffers of a batch run of ``b`` rows and G key/value heads."""
 
@@ -71,18 +61,6 @@ class Buffers:
             pairs = joined.unflatten(2, sizes).transpose(1, 2) if reverse else joined.unflatten(1, sizes)
             views[key] = Scores(joined, pairs)
         return cast("Scores", views[key])
-
-    def states(self, count: int, state: Tensor, *, reverse: bool) -> States:
-        """Return room for the states of ``count`` chunks like ``state`` and for the one they start from."""
-        views = self._views.setdefault("states", {})
-        key = (count, reverse)
-        if key not in views:
-            heads, *matrix = state.shape
-            whole = self._fresh("states", (count + 1) * heads, *matrix)
-            first, last = whole[: count * heads], whole[heads:]
-            chunks = whole.split(heads)
-            views[key] = States(last, first, chunks[::-1]) if reverse else States(first, last, chunks)
-        return cast("States", views[key])
 
     def _fresh(self, name: str, *shape: int) -> Tensor:
         if not self._scratch.holds(name, *shape):

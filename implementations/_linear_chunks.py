@@ -13,7 +13,6 @@ once cut into chunks of C, ``[chunks·b·G, g·C, D]``. c and g have as many col
 ``Dv + 1`` they are 0.
 """
 
-from itertools import pairwise
 from math import e, log2
 
 import torch
@@ -70,7 +69,10 @@ class LinearChunks:
         for piece in parts.aligned:
             a, y = self._queries(piece), self._room("product", piece, self.group_size)
             b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
-            self._product(y, a, b, c, self._carry(b, c, piece))
+            self._product(y.joined, a, b, c)
+            for y_, a_, b_, c_ in zip(*self._chunks(y.joined, a, b, c), strict=True):
+                _add_product(y_, a_, self.state)
+                _add_product(self.state, b_.mT, c_)
             self._divide(y, out, total, piece)
         for piece in parts.tail:
             a, y = self._queries(piece), self._room("product", piece, self.group_size)
@@ -93,7 +95,10 @@ class LinearChunks:
         for piece in parts.aligned:
             g, da = self._upstream(piece, *given), self._feature_room("product", piece, self.group_size)
             b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
-            self._product(da, g, c, b, self._carry(b, c, piece).mT)
+            self._product(da.joined, g, c, b)
+            for da_, g_, b_, c_ in zip(*self._chunks(da.joined, g, b, c), strict=True):
+                _add_product(da_, g_, self.state.mT)
+                _add_product(self.state, b_.mT, c_)
             self._write_dq(dq, da, piece)
         for piece in parts.tail:
             g, da = self._upstream(piece, *given), self._feature_room("product", piece, self.group_size)
@@ -108,19 +113,21 @@ class LinearChunks:
         for piece in reversed(parts.aligned):
             a, g = self._queries(piece), self._upstream(piece, *given)
             b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
-            later = self._carry(a, g, piece, reverse=True)
-            dc = self._room("product", piece, 1)
-            self._product(dc, b, a, g, later, reverse=True)
+            dc, db = self._room("product", piece, 1), self._feature_room("db", piece, 1)
+            self._product(dc.joined, b, a, g, reverse=True)
+            self._product(db.joined, c, g, a, reverse=True)
+            chunks = zip(*self._chunks(dc.joined, db.joined, a, b, c, g), strict=True)
+            for dc_, db_, a_, b_, c_, g_ in reversed(list(chunks)):
+                _add_product(dc_, b_, self.state)
+                _add_product(db_, c_, self.state.mT)
+                _add_product(self.state, a_.mT, g_)
             _cut(dv, parts.num_head, piece).copy_(dc.left)
-            db = self._feature_room("product", piece, 1)
-            self._product(db, c, g, a, later.mT, reverse=True)
             self._write_dk(dk, db, b, parts.num_head, piece)
         for piece in parts.head:
             b, c = self._keys(0, piece), self._values(0, piece)
-            dc = self._room("product", piece, 1)
+            dc, db = self._room("product", piece, 1), self._feature_room("db", piece, 1)
             torch.bmm(b, self.state, out=dc.joined)
             _cut(dv, 0, piece).copy_(dc.left)
-            db = self._feature_room("product", piece, 1)
             torch.bmm(c, self.state.mT, out=db.joined)
             self._write_dk(dk, db, b, 0, piece)
 
@@ -172,28 +179,19 @@ class LinearChunks:
         for piece in self.parts.head:
             _add_product(self.state, self._keys(0, piece).mT, self._values(0, piece))
 
-    def _product(
-        self, y: Rows, a: Tensor, b: Tensor, c: Tensor, states: Tensor, *, reverse: bool = False
-    ) -> None:
-        """``y_i = a_i (states + Σ b_jᵀ c_j)`` over the j of its chunk up to i, or from i on."""
+    def _product(self, y: Tensor, a: Tensor, b: Tensor, c: Tensor, *, reverse: bool = False) -> None:
+        """``y_i = a_i Σ b_jᵀ c_j`` over the j of its chunk up to i, or from i on."""
         scores = self.buffers.scores(a, b, self.group_size, reverse=reverse)
         torch.bmm(a, b.mT, out=scores.joined)
         if reverse:
             scores.pairs.triu_()
         else:
             scores.pairs.tril_()
-        torch.bmm(scores.joined, c, out=y.joined)
-        _add_product(y.joined, a, states)
+        torch.bmm(scores.joined, c, out=y)
 
-    def _carry(self, b: Tensor, c: Tensor, piece: Piece, *, reverse: bool = False) -> Tensor:
-        """Add the piece's ``Σ bᵀ c`` to the state; return the states that its chunks start from."""
-        states = self.buffers.states(piece.num_chunks, self.state, reverse=reverse)
-        torch.bmm(b.mT, c, out=states.ends)
-        states.chunks[0].copy_(self.state)
-        for before, after in pairwise(states.chunks):
-            after.add_(before)
-        self.state.copy_(states.chunks[-1])
-        return states.starts
+    def _chunks(self, *rows: Tensor) -> list[tuple[Tensor, ...]]:
+        """Split ``[chunks·b·G, g·C, ·]`` into its chunks."""
+        return [x.split(self.state.shape[0]) for x in rows]
 
     def _divide(self, y: Rows, out: Tensor, total: Tensor, piece: Piece) -> None:
         """Write numerator by denominator; where no key counts, 0 / 1."""

@@ -113,15 +113,14 @@ class _Chain:
         return n
 
     def _aligned(self, piece: Piece) -> None:
-        """``bᵀ c``, the running sum, ``a bᵀ``, its triangle, ``(a bᵀ) c``, ``+ a S``."""
+        """``a bᵀ``, its triangle, ``(a bᵀ) c``; chunk by chunk ``+ a S`` and ``S + bᵀ c``."""
         queries, keys = self._queries(piece), self._keys(piece)
         scores, states = queries * piece.size, piece.num_chunks * self.state
         self._buffer("scores", scores)
-        self._buffer("states", (piece.num_chunks + 1) * self.heads * self.d * self.e)
-        self.moved += keys * (self.d + self.e) * self.w + states + 4 * self.state + 3 * states
         self.moved += (queries * self.d + keys * self.d + scores + 2 * scores) * self.w
         self.moved += (scores + keys * self.e + queries * self.e) * self.w
-        self.moved += (queries * (2 * self.e + self.d)) * self.w + states
+        self.moved += queries * (2 * self.e + self.d) * self.w + states
+        self.moved += keys * (self.d + self.e) * self.w + 2 * states
         self._divide(queries)
 
     def _divide(self, rows: int) -> None:
