@@ -147,7 +147,7 @@ class LinearChunks:
 
     def _feature(self, name: str, x: Tensor, piece: Piece, group: int) -> Tensor:
         """``φ(x) = elu(x) + 1``, as ``exp(min(x, 0)) + max(x, 0)``: keeps what is small."""
-        positive = self._feature_room("positive", piece, group).left
+        positive = self._feature_room("product", piece, group).left  # which comes later
         if positive.dtype == x.dtype:
             torch.clamp(x, min=0, out=positive)
         else:  # the operator itself does not widen 16 bits
@@ -200,7 +200,7 @@ class LinearChunks:
         _cut(total, self.parts.empty, piece).copy_(y.column)
 
     def _write_dq(self, dq: Tensor, da: Rows, piece: Piece) -> None:
-        slope = self._feature_room("positive", piece, self.group_size).left
+        slope = self._feature_room("queries", piece, self.group_size).left
         _slope(_cut(self.q, self.parts.empty, piece), slope)
         _cut(dq, self.parts.empty, piece).copy_(da.left.mul_(slope))
 

@@ -95,7 +95,7 @@ class _Chain:
 
     def _feature(self, name: str, elements: int) -> None:
         """A clamp and a multiple of x (of wider copies of 16 bits); in place a clamp, exp2, an addition."""
-        self._buffer("positive", elements)
+        self._buffer("product", elements)
         self._buffer(name, elements)
         self.moved += elements * (2 * self.size + (9 if self.size == self.w else 13) * self.w)
 
