@@ -13,11 +13,13 @@ from ._scratch import Scratch
 
 
 class Rows(NamedTuple):
-    """Rows of a piece: ``joined`` ``[chunks·b·G, g·C, width]`` for matmuls; of the same memory, as
-    ``[chunks, b, G, g, C, ·]``, what is used to the ``left``, one ``column`` and the ``padding`` after it.
+    """Rows of a piece: ``joined`` ``[chunks·b·G, g·C, width]`` and its ``chunks`` ``[b·G, g·C, width]`` for
+    matmuls; of the same memory, as ``[chunks, b, G, g, C, ·]``, what is used to the ``left``, one ``column``
+    and the ``padding`` after it.
     """
 
     joined: Tensor
+    chunks: tuple[Tensor, ...]
     left: Tensor
     column: Tensor
     padding: Tensor
@@ -47,8 +49,9 @@ class Buffers:
         if key not in views:
             shape = (piece.num_chunks, self.batch, self.kv_heads, group, piece.size, width)
             whole = self._fresh(name, *shape)
-            joined = whole.view(piece.num_chunks * self.batch * self.kv_heads, group * piece.size, width)
-            views[key] = Rows(joined, *whole.tensor_split((used, used + 1), -1))
+            heads = self.batch * self.kv_heads
+            joined = whole.view(piece.num_chunks * heads, group * piece.size, width)
+            views[key] = Rows(joined, joined.split(heads), *whole.tensor_split((used, used + 1), -1))
         return cast("Rows", views[key])
 
     def scores(self, a: Tensor, b: Tensor, group: int, *, reverse: bool) -> Scores:

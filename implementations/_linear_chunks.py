@@ -69,14 +69,14 @@ class LinearChunks:
         for piece in parts.aligned:
             a, y = self._queries(piece), self._room("product", piece, self.group_size)
             b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
-            self._product(y.joined, a, b, c)
-            for y_, a_, b_, c_ in zip(*self._chunks(y.joined, a, b, c), strict=True):
+            self._product(y, a, b, c)
+            for y_, a_, b_, c_ in zip(y.chunks, a.chunks, b.chunks, c.chunks, strict=True):
                 _add_product(y_, a_, self.state)
                 _add_product(self.state, b_.mT, c_)
             self._divide(y, out, total, piece)
         for piece in parts.tail:
             a, y = self._queries(piece), self._room("product", piece, self.group_size)
-            torch.bmm(a, self.state, out=y.joined)
+            torch.bmm(a.joined, self.state, out=y.joined)
             self._divide(y, out, total, piece)
 
     def gradients(
@@ -95,29 +95,30 @@ class LinearChunks:
         for piece in parts.aligned:
             g, da = self._upstream(piece, *given), self._feature_room("product", piece, self.group_size)
             b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
-            self._product(da.joined, g, c, b)
-            for da_, g_, b_, c_ in zip(*self._chunks(da.joined, g, b, c), strict=True):
+            self._product(da, g, c, b)
+            for da_, g_, b_, c_ in zip(da.chunks, g.chunks, b.chunks, c.chunks, strict=True):
                 _add_product(da_, g_, self.state.mT)
                 _add_product(self.state, b_.mT, c_)
             self._write_dq(dq, da, piece)
         for piece in parts.tail:
             g, da = self._upstream(piece, *given), self._feature_room("product", piece, self.group_size)
-            torch.bmm(g, self.state.mT, out=da.joined)
+            torch.bmm(g.joined, self.state.mT, out=da.joined)
             self._write_dq(dq, da, piece)
 
     def _backward_sweep(self, given: tuple[Tensor, ...], dk: Tensor, dv: Tensor) -> None:
         """Write ``dk = db · φ'(k)`` and ``dv``; the state holds ``Σ aᵀ g``, from the last query on."""
         parts = self.parts
         for piece in parts.tail:
-            _add_product(self.state, self._queries(piece).mT, self._upstream(piece, *given))
+            a, g = self._queries(piece), self._upstream(piece, *given)
+            _add_product(self.state, a.joined.mT, g.joined)
         for piece in reversed(parts.aligned):
             a, g = self._queries(piece), self._upstream(piece, *given)
             b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
             dc, db = self._room("product", piece, 1), self._feature_room("db", piece, 1)
-            self._product(dc.joined, b, a, g, reverse=True)
-            self._product(db.joined, c, g, a, reverse=True)
-            chunks = zip(*self._chunks(dc.joined, db.joined, a, b, c, g), strict=True)
-            for dc_, db_, a_, b_, c_, g_ in reversed(list(chunks)):
+            self._product(dc, b, a, g, reverse=True)
+            self._product(db, c, g, a, reverse=True)
+            chunks = zip(*(x.chunks[::-1] for x in (dc, db, a, b, c, g)), strict=True)
+            for dc_, db_, a_, b_, c_, g_ in chunks:
                 _add_product(dc_, b_, self.state)
                 _add_product(db_, c_, self.state.mT)
                 _add_product(self.state, a_.mT, g_)
@@ -126,9 +127,9 @@ class LinearChunks:
         for piece in parts.head:
             b, c = self._keys(0, piece), self._values(0, piece)
             dc, db = self._room("product", piece, 1), self._feature_room("db", piece, 1)
-            torch.bmm(b, self.state, out=dc.joined)
+            torch.bmm(b.joined, self.state, out=dc.joined)
             _cut(dv, 0, piece).copy_(dc.left)
-            torch.bmm(c, self.state.mT, out=db.joined)
+            torch.bmm(c.joined, self.state.mT, out=db.joined)
             self._write_dk(dk, db, b, 0, piece)
 
     def _room(self, name: str, piece: Piece, group: int) -> Rows:
@@ -139,13 +140,13 @@ class LinearChunks:
         """Return rows of k's width."""
         return self.buffers.rows(name, piece, group, self.width, self.width)
 
-    def _queries(self, piece: Piece) -> Tensor:
+    def _queries(self, piece: Piece) -> Rows:
         return self._feature("queries", _cut(self.q, self.parts.empty, piece), piece, self.group_size)
 
-    def _keys(self, offset: int, piece: Piece) -> Tensor:
+    def _keys(self, offset: int, piece: Piece) -> Rows:
         return self._feature("keys", _cut(self.k, offset, piece), piece, 1)
 
-    def _feature(self, name: str, x: Tensor, piece: Piece, group: int) -> Tensor:
+    def _feature(self, name: str, x: Tensor, piece: Piece, group: int) -> Rows:
         """``φ(x) = elu(x) + 1``, as ``exp(min(x, 0)) + max(x, 0)``: keeps what is small."""
         positive = self._feature_room("product", piece, group).left  # which comes later
         if positive.dtype == x.dtype:
@@ -154,17 +155,17 @@ class LinearChunks:
             positive.copy_(x).clamp_(min=0)
         feature = self._feature_room(name, piece, group)
         _slope(x, feature.left).add_(positive)
-        return feature.joined
+        return feature
 
-    def _values(self, offset: int, piece: Piece) -> Tensor:
+    def _values(self, offset: int, piece: Piece) -> Rows:
         """``[v, 1, 0, …]``."""
         values = self._room("values", piece, 1)
         values.left.copy_(_cut(self.v, offset, piece))
         values.column.fill_(1)
         values.padding.zero_()
-        return values.joined
+        return values
 
-    def _upstream(self, piece: Piece, out: Tensor, total: Tensor, grad_out: Tensor) -> Tensor:
+    def _upstream(self, piece: Piece, out: Tensor, total: Tensor, grad_out: Tensor) -> Rows:
         """``[do, -do · out, 0, …] / denominator``."""
         rows, denominator, given = (_cut(x, self.parts.empty, piece) for x in (out, total, grad_out))
         upstream = self._room("upstream", piece, self.group_size)
@@ -173,25 +174,21 @@ class LinearChunks:
         torch.mul(upstream.left, rows, out=weighted.left)
         torch.sum(weighted.left, -1, keepdim=True, out=upstream.column).neg_()
         upstream.padding.zero_()
-        return upstream.joined
+        return upstream
 
     def _add_head(self) -> None:
         for piece in self.parts.head:
-            _add_product(self.state, self._keys(0, piece).mT, self._values(0, piece))
+            _add_product(self.state, self._keys(0, piece).joined.mT, self._values(0, piece).joined)
 
-    def _product(self, y: Tensor, a: Tensor, b: Tensor, c: Tensor, *, reverse: bool = False) -> None:
+    def _product(self, y: Rows, a: Rows, b: Rows, c: Rows, *, reverse: bool = False) -> None:
         """``y_i = a_i Σ b_jᵀ c_j`` over the j of its chunk up to i, or from i on."""
-        scores = self.buffers.scores(a, b, self.group_size, reverse=reverse)
-        torch.bmm(a, b.mT, out=scores.joined)
+        scores = self.buffers.scores(a.joined, b.joined, self.group_size, reverse=reverse)
+        torch.bmm(a.joined, b.joined.mT, out=scores.joined)
         if reverse:
             scores.pairs.triu_()
         else:
             scores.pairs.tril_()
-        torch.bmm(scores.joined, c, out=y)
-
-    def _chunks(self, *rows: Tensor) -> list[tuple[Tensor, ...]]:
-        """Split ``[chunks·b·G, g·C, ·]`` into its chunks."""
-        return [x.split(self.state.shape[0]) for x in rows]
+        torch.bmm(scores.joined, c.joined, out=y.joined)
 
     def _divide(self, y: Rows, out: Tensor, total: Tensor, piece: Piece) -> None:
         """Write numerator by denominator; where no key counts, 0 / 1."""
@@ -204,6 +201,6 @@ class LinearChunks:
         _slope(_cut(self.q, self.parts.empty, piece), slope)
         _cut(dq, self.parts.empty, piece).copy_(da.left.mul_(slope))
 
-    def _write_dk(self, dk: Tensor, db: Rows, b: Tensor, offset: int, piece: Piece) -> None:
-        db.joined.mul_(b.clamp_(max=1))
+    def _write_dk(self, dk: Tensor, db: Rows, b: Rows, offset: int, piece: Piece) -> None:
+        db.joined.mul_(b.joined.clamp_(max=1))
         _cut(dk, offset, piece).copy_(db.left)
