@@ -125,7 +125,7 @@ def test_flops_of_an_encoder_are_those_of_all_its_parts() -> None:
 
 @pytest.mark.parametrize("level", ["block", "model"])
 def test_kernels_state_the_flops_of_every_attention(level: str) -> None:
-    """As operators with a formula, or, if they are none, in closed form: encoder, decoder, cross-attention."""
+    """As operators with a formula, or else in closed form: encoder, decoder and cross-attention."""
     of = case(**TRANSLATOR, level=level, implementation="triton-flash")
     workload = build_workload(of)
     counted = count_call(workload)
