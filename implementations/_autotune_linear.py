@@ -12,6 +12,7 @@ import torch
 from attnbench.contract.masks import Causal
 from attnbench.contract.problem import Problem
 
+from . import _linear_triton  # noqa: F401  registers an operator
 from ._autotune import (
     Found,
     Steps,

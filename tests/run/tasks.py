@@ -115,6 +115,13 @@ def torch_out_of_memory(case: Plain, settings: Plain, context: Plain) -> Plain:
     )
 
 
+def too_large_a_kernel(case: Plain, settings: Plain, context: Plain) -> Plain:
+    """What Triton raises where a compiled kernel does not fit the GPU."""
+    from triton.runtime.errors import OutOfResources
+
+    raise OutOfResources(163_840, 101_376, "shared memory")
+
+
 def poison(case: Plain, settings: Plain, context: Plain) -> Plain:
     """Breaks its process for every later case, as an asynchronous device error does."""
     sys.modules["poison"] = sys
@@ -175,5 +182,6 @@ DEEDS = {
     for deed in (
         ok, hang, segfault, killed, kill_server, leave, raise_error, exit_quietly, nonsense, allocate,
         torch_out_of_memory, poison, need_healthy, allocate_numpy, fill_2_gib, look_at_server,
+        too_large_a_kernel,
     )
 }  # fmt: skip

@@ -195,6 +195,18 @@ def test_in_this_process_nothing_of_a_failed_case_is_kept(tmp_path, monkeypatch)
     assert executor.settings.task == "tests.run.tasks:by_option"
 
 
+def test_a_kernel_that_does_not_fit_the_gpu_is_unsupported_and_the_run_goes_on(make):
+    """E07: what only the compiler knew is no mistake of the case, and costs no other one."""
+    executor = make("implementation")
+    record, after = executor.submit(case("too_large_a_kernel")), executor.submit(case())
+    assert record.status == "unsupported"
+    assert record.latency is None
+    assert record.reason.startswith("a kernel does not fit this GPU: out of resource: shared memory")
+    assert "163840" in record.reason
+    assert "101376" in record.reason
+    assert after.status == "ok"
+
+
 def test_in_process_interpreted_cases_still_leave_a_native_process(tmp_path, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with InProcessExecutor(settings(tmp_path)) as executor:
