@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 Plain = dict[str, Any]
+FUSION = "TRITON_DEFAULT_FP_FUSION"
 
 
 def ok(case: Plain, settings: Plain, context: Plain) -> Plain:
@@ -151,6 +152,19 @@ def look_at_server(case: Plain, settings: Plain, context: Plain) -> Plain:
     return ok(case, settings, context) | {"provenance": {"autotune": facts}}
 
 
+def look_at_triton(case: Plain, settings: Plain, context: Plain) -> Plain:
+    """Whether Triton fuses multiply and add here, and what its variable was when the server started."""
+    import triton
+
+    started = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
+    facts = {
+        "fused": triton.knobs.language.default_fp_fusion,
+        "here": os.environ.get(FUSION),
+        "server": [entry.decode() for entry in started if entry.startswith(FUSION.encode())],
+    }
+    return ok(case, settings, context) | {"provenance": {"autotune": facts}}
+
+
 def route(cases: Plain, settings: Plain, context: Plain) -> Plain:
     """Cases with the option `interpret` need the interpreting process."""
     return {
@@ -182,6 +196,6 @@ DEEDS = {
     for deed in (
         ok, hang, segfault, killed, kill_server, leave, raise_error, exit_quietly, nonsense, allocate,
         torch_out_of_memory, poison, need_healthy, allocate_numpy, fill_2_gib, look_at_server,
-        too_large_a_kernel,
+        too_large_a_kernel, look_at_triton,
     )
 }  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.device.environment import environment
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 from attnbench.run.executor import PRELOAD, ExecutorSettings, InProcessExecutor, Isolation, LocalExecutor
@@ -225,6 +226,25 @@ def test_the_fork_server_has_one_thread_and_has_touched_no_device(torch_executor
     import torch
 
     assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.parametrize(("said", "value"), [(None, "1"), ("0", "0")])
+def test_triton_is_told_whether_to_fuse_before_it_is_imported(make, monkeypatch, said, value):
+    """Its default changes with its version; what a run records is what workers were started with."""
+    monkeypatch.delenv(tasks.FUSION, raising=False)
+    if said is not None:
+        monkeypatch.setenv(tasks.FUSION, said)
+    facts = make().submit(case("look_at_triton")).provenance.autotune
+    assert facts == {"fused": value == "1", "here": value, "server": [f"{tasks.FUSION}={value}"]}
+    assert environment()["variables"][tasks.FUSION] == value
+
+
+def test_triton_in_this_process_is_told_the_same_for_as_long_as_a_case_takes(tmp_path, monkeypatch):
+    monkeypatch.delenv(tasks.FUSION, raising=False)
+    with InProcessExecutor(settings(tmp_path)) as executor:
+        record = executor.submit(case("look_at_triton"))
+    assert record.provenance.autotune["here"] == "1"
+    assert tasks.FUSION not in os.environ
 
 
 PARENT = """
