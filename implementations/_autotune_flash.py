@@ -17,7 +17,7 @@ from ._autotune import (
     table_row,
     with_neighbours,
 )
-from ._autotune_gpu import alike, in_words, random_inputs, searched, time_on_gpu
+from ._autotune_gpu import alike, in_words, random_inputs, searched, shared_bytes_per_block, time_on_gpu
 from ._flash_decode import flash_decode
 from ._flash_forward import operator_numbers
 from ._flash_memory import least_shared_bytes
@@ -55,11 +55,10 @@ def _fastest_on(device_index: int, problem: Problem, kernel: str) -> Tile:
     entry = tile_for(problem, target, kernel)
     if is_empty(problem):
         return entry
-    shared_bytes = torch.cuda.get_device_properties(device_index).shared_memory_per_block_optin
 
     def on(device: torch.device) -> Tile:
         calls = calls_of(problem, kernel, target, device)
-        tiles = candidates(problem, kernel, target, shared_bytes)
+        tiles = candidates(problem, kernel, target, shared_bytes_per_block(device_index))
         said = partial(row, problem, kernel, target, in_words(problem, device))
         return search(tiles, lambda tile: time_on_gpu(calls(tile)), said)
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
+from triton.runtime import driver
 from triton.testing import do_bench
 
 from attnbench.contract.problem import Problem
@@ -79,6 +80,11 @@ def searched(search: Callable[[torch.device], T], entry: T) -> T:
             return entry
         finally:
             torch.cuda.empty_cache()
+
+
+def shared_bytes_per_block(device_index: int) -> int:
+    """Return the shared memory that Triton lets a block have on a GPU."""
+    return int(driver.active.utils.get_device_properties(device_index)["max_shared_mem"])
 
 
 def time_on_gpu(call: Callable[[], Any]) -> Trial:

@@ -211,11 +211,11 @@ def compiled_shared_bytes(launches: Sequence[tuple[str, str, dict[str, Any]]], f
     return [int(line) for line in done.stdout.splitlines()]
 
 
-def options(block_q: int, block_k: int, num_stages: int, **more: int) -> dict[str, int]:
+def options(block_q: int, block_k: int, num_stages: int, **more: int) -> dict[str, Any]:
     return {"block_q": block_q, "block_k": block_k, "num_warps": 8, "num_stages": num_stages, **more}
 
 
-HEADS_OF_128 = {"seqlen_q": 4096, "head_dim": 128, "dtype": "float16"}
+HEADS_OF_128: dict[str, Any] = {"seqlen_q": 4096, "head_dim": 128, "dtype": "float16"}
 LARGE, MIDDLING = options(128, 128, 3), options(128, 64, 2)
 ON_SM_86 = 101_376
 
@@ -224,7 +224,7 @@ def test_e07_the_table_takes_a_tile_that_fits_where_a_larger_one_does_not(tmp_pa
     """meta-pytorch/attention-gym#14: a tile of a data-centre GPU asked for more shared memory than a consumer
     card has. Heads of 128 in float16: 128 × 128 in three stages takes 160 KiB, 128 × 64 in two 64 KiB.
     """
-    given: tuple[dict[str, int], ...] = (LARGE, MIDDLING, {})
+    given: tuple[dict[str, Any], ...] = (LARGE, MIDDLING, {})
     launches = [("forward", "sm_86", {**HEADS_OF_128, "options": tile}) for tile in given]
     large, middling, listed = compiled_shared_bytes(launches, tmp_path)
     assert large >= 163_840 > ON_SM_86
@@ -249,12 +249,12 @@ def widths(problem: Problem) -> tuple[int, int]:
     ],
 )
 def test_e07_bytes_that_a_tile_takes_at_least(
-    kernel: str, tile: dict[str, int], head_dim: int, needed: int
+    kernel: str, tile: dict[str, Any], head_dim: int, needed: int
 ) -> None:
     assert least_shared_bytes(kernel, Tile(**tile), (head_dim, head_dim), 2) == needed
 
 
-BACKWARD = {"mode": "fwd_bwd"}
+BACKWARD: dict[str, Any] = {"mode": "fwd_bwd"}
 SPREAD = [
     ("forward", "sm_86", {**HEADS_OF_128, "options": options(64, 32, 4)}),
     ("forward", "sm_90", {**HEADS_OF_128, "options": options(128, 64, 2)}),

@@ -3,7 +3,6 @@
 import dataclasses
 import tomllib
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -231,18 +230,17 @@ def no_search(monkeypatch):
 @pytest.fixture
 def gpu(monkeypatch):
     """A process that says it uses an H200."""
-    facts = SimpleNamespace(shared_memory_per_block_optin=SHARED_BYTES["sm_90"])
     for name, answer in {
         "is_initialized": True,
         "current_device": 0,
         "get_device_capability": (9, 0),
         "get_device_name": "NVIDIA H200",
-        "get_device_properties": facts,
         "empty_cache": None,
     }.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
     for module in (_autotune_flash, _autotune_linear):
         module._fastest_on.cache_clear()
+    monkeypatch.setattr(_autotune_flash, "shared_bytes_per_block", lambda index: SHARED_BYTES["sm_90"])
     monkeypatch.setenv(_autotune.VARIABLE, "1")
 
 
