@@ -15,6 +15,7 @@ from torch import Tensor
 from attnbench.contract.cost import Cost
 from attnbench.contract.errors import UsageError
 from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation
+from attnbench.contract.inputs import check_inputs
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import LINEAR_ELU
 
@@ -110,6 +111,7 @@ def attention(
     q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` → out ``[B, H, Sq, Dv]``. Rows that see
     no key give 0. Source: Katharopoulos et al., arXiv 2006.16236.
     """
+    check_inputs(q, k, v, problem)
     if _kernels_run(problem):
         from ._linear_triton import linear_forward  # loads triton
 
@@ -146,6 +148,7 @@ def extend(
     ``problem.key_lengths`` count the new tokens of each row.
     """
     p = problem.replace(seqlen_q=q.shape[2], seqlen_k=k.shape[2], query_start=None)
+    check_inputs(q, k, v, p)
     if len(state.lengths) != p.batch:
         raise UsageError(f"state: made for {len(state.lengths)} rows, the chunk has {p.batch}")
     state.lengths = tuple(old + new for old, new in zip(state.lengths, p.key_limits, strict=True))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnbench.contract.cost import Cost
 from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation
+from attnbench.contract.inputs import check_inputs
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 
@@ -39,6 +40,7 @@ def attention(
     ``[B, H, Sq]`` in float32 (float64 for float64) if the problem asks for it. Rows that see no key give 0
     and -inf. Sources: Longformer, arXiv 2004.05150; Mistral 7B, arXiv 2310.06825.
     """
+    check_inputs(q, k, v, problem)
     if _kernel_runs(problem):
         from ._flash_attention import flash_attention  # loads triton
 

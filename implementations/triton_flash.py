@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation
+from attnbench.contract.inputs import check_inputs
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 
@@ -23,6 +24,7 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, *, problem: Problem, params: Mapping[str, Tensor] | None = None
 ) -> AttentionOutput:
     """``softmax(q kᵀ · scale + mask) v`` by the tiled kernels; see ``flash_attention``."""
+    check_inputs(q, k, v, problem)
     return flash_attention(q, k, v, problem=problem)
 
 
