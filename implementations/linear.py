@@ -20,13 +20,14 @@ from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import LINEAR_ELU
 
 from ._batch_runs import BatchRun, batch_runs
+from ._flash_programs import is_empty
 from ._linear_chunks import LinearChunks
 from ._linear_cost import chunks_cost
 from ._linear_cost import state_bytes as sums_bytes
 from ._linear_kernel_cost import kernel_cost
 from ._linear_kernels import KERNELS
 from ._linear_parts import parts_of
-from ._linear_step_cost import step_cost, step_kernel_takes
+from ._linear_step_cost import step_cost, step_kernel_takes, step_tile
 from ._linear_tiles import kernels_take, linear_tile_for
 
 
@@ -155,7 +156,7 @@ def extend(
     if step_kernel_takes(p):
         from . import _linear_step  # noqa: F401  registers the operator and loads triton
 
-        tile = linear_tile_for(p, "forward")
+        tile = step_tile(p)
         return AttentionOutput(
             torch.ops.attnbench.linear_step(q, k, v, state.sums, p.key_limits, tile)
         ), state
@@ -183,6 +184,17 @@ def cost(problem: Problem) -> Cost:
     if not _kernels_run(problem):
         return chunks_cost(problem)
     return step_cost(problem) if problem.mode == "decode" else kernel_cost(problem)
+
+
+def configuration(problem: Problem) -> dict[str, dict[str, int]]:
+    """Return the tiles of the kernels that run: of a step, or of each pass."""
+    p = problem
+    if not _kernels_run(p) or is_empty(p):
+        return {}
+    if p.mode == "decode":
+        return {"step": step_tile(p)._asdict()}
+    directions = ("forward", "backward") if p.needs_gradients else ("forward",)
+    return {direction: linear_tile_for(p, direction)._asdict() for direction in directions}
 
 
 def unsupported(problem: Problem) -> list[str]:
@@ -228,4 +240,5 @@ IMPLEMENTATION = Implementation(
     state_bytes=state_bytes,
     kernels=KERNELS,
     runs_kernels=_kernels_run,
+    configuration=configuration,
 )

@@ -19,6 +19,7 @@ from ._band import band_attention
 from ._band_cost import band_cost
 from ._flash_cost import cost as kernel_cost
 from ._flash_kernels import KERNELS
+from ._flash_kernels import configuration as kernel_configuration
 from ._flash_tiles import kernel_faults
 
 
@@ -52,6 +53,11 @@ def cost(problem: Problem) -> Cost:
     return kernel_cost(problem) if _kernel_runs(problem) else band_cost(problem)
 
 
+def configuration(problem: Problem) -> dict[str, dict[str, int]]:
+    """Return the tiles of the kernels, where they run."""
+    return kernel_configuration(problem) if _kernel_runs(problem) else {}
+
+
 IMPLEMENTATION = Implementation(
     name="sliding-window",
     summary="Softmax over a window of keys, block by block; nothing outside the band is computed",
@@ -82,4 +88,5 @@ IMPLEMENTATION = Implementation(
     cost=cost,
     kernels=KERNELS,
     runs_kernels=_kernel_runs,
+    configuration=configuration,
 )

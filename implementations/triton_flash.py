@@ -15,7 +15,8 @@ from attnbench.contract.semantics import SOFTMAX
 
 from ._flash_attention import flash_attention
 from ._flash_cost import cost
-from ._flash_kernels import KERNELS
+from ._flash_kernels import KERNELS, configuration
+from ._flash_memory import memory_faults
 from ._flash_tiles import OPTIONS, SPLITS, kernel_faults
 
 
@@ -29,7 +30,7 @@ def attention(
 
 def unsupported(problem: Problem) -> list[str]:
     """Return the limits of the kernel that the problem passes."""
-    reasons = kernel_faults(problem)
+    reasons = kernel_faults(problem) or memory_faults(problem)
     if problem.device == "cpu" and problem.dtype == "bfloat16":
         reasons.append("Triton's interpreter multiplies bit patterns of bfloat16 (triton-lang/triton#11584)")
     return reasons
@@ -73,4 +74,5 @@ IMPLEMENTATION = Implementation(
     options=dict.fromkeys((*OPTIONS, SPLITS)),
     execution=execution,
     kernels=KERNELS,
+    configuration=configuration,
 )
