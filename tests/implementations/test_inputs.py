@@ -30,7 +30,7 @@ def test_the_argument_is_named(name: str, changed: dict[str, torch.Tensor], mess
     problem = Problem(batch=2, num_heads=4, num_kv_heads=2, seqlen_q=16, head_dim=8, mask=mask)
     inputs = {"q": torch.zeros(SHAPE), "k": torch.zeros(KV_SHAPE), "v": torch.zeros(KV_SHAPE), **changed}
     with pytest.raises(ValueError, match=message):
-        get_implementation(name).attention(**inputs, problem=problem)
+        get_implementation(name).attention(inputs["q"], inputs["k"], inputs["v"], problem=problem)
 
 
 def test_a_chunk_for_a_state_is_checked_too() -> None:
