@@ -42,11 +42,11 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, *, problem: Problem) -> Atten
         UsageError: the tensors are on the CPU and triton does not interpret.
     """
     differentiable = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    out, lse, _ = torch.ops.attnbench.flash_forward(q, k, v, *_numbers(problem, differentiable))
+    out, lse, _ = torch.ops.attnbench.flash_forward(q, k, v, *operator_numbers(problem, differentiable))
     return AttentionOutput(out, lse)
 
 
-def _numbers(problem: Problem, differentiable: bool) -> tuple[Any, ...]:
+def operator_numbers(problem: Problem, differentiable: bool) -> tuple[Any, ...]:
     """Return what the operator is called with besides tensors; backward tiles if a pass follows."""
     band = effective_band(problem)
     backward = [tile_for(problem, kernel=kernel) if differentiable else () for kernel in ("dq", "dkdv")]
@@ -56,7 +56,7 @@ def _numbers(problem: Problem, differentiable: bool) -> tuple[Any, ...]:
 
 # PyTorch's compiler takes the numbers as they are; it can't follow how the table is read. (What
 # `torch.compiler.assume_constant_result` does, which would import that compiler: 1.4 s.)
-_numbers._dynamo_marked_constant = True  # type: ignore[attr-defined]
+operator_numbers._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @torch.library.impl(LIBRARY, "flash_forward", "CompositeExplicitAutograd")

@@ -9,12 +9,23 @@ from attnbench.contract.launch import Launch
 from attnbench.contract.problem import Problem
 from attnbench.contract.sampling import ProgramSample
 
-from ._flash_programs import KernelPrograms, kernels_of
+from ._flash_programs import KernelPrograms, is_empty, kernels_of
 from ._flash_splits import DecodePrograms, decodes
+from ._flash_tiles import SPLITS, tile_for
 
 
 def _runs(kernel: str, problem: Problem) -> bool:
     return kernel in (DecodePrograms(problem).kernels if decodes(problem) else kernels_of(problem))
+
+
+def configuration(problem: Problem) -> dict[str, dict[str, int]]:
+    """Return the tile of each kernel that runs, and in how many splits decoding reads its keys."""
+    if is_empty(problem):
+        return {}
+    if decodes(problem):
+        programs = DecodePrograms(problem)
+        return {"decode": {**programs.tile._asdict(), SPLITS: programs.splits}}
+    return {kernel: tile_for(problem, kernel=kernel)._asdict() for kernel in kernels_of(problem)}
 
 
 def _spec(kernel: str, module: str) -> KernelSpec:

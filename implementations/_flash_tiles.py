@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from attnbench.contract.problem import Problem
 
+from ._autotune import is_wanted
+
 OPTIONS = ("block_q", "block_k", "num_warps", "num_stages", "tma")
 SPLITS = "num_splits"
 """Another option: in how many splits decoding reads its keys."""
@@ -77,10 +79,10 @@ def nearest_target(target: str, listed: Collection[str]) -> str:
 
 def current_target(device: str) -> str:
     """Return the target of a problem's device: ``cpu``, or the current GPU's (the oldest if no driver)."""
-    return "cpu" if device == "cpu" else f"sm_{_capability() or OLDEST}"
+    return "cpu" if device == "cpu" else f"sm_{current_capability() or OLDEST}"
 
 
-def _capability() -> int | None:
+def current_capability() -> int | None:
     """Ask for the current GPU's, without initialising CUDA in a process that has not done so itself."""
     import torch
 
@@ -107,10 +109,15 @@ def tile_for(problem: Problem, target: str | None = None, kernel: str = "forward
 
     On a GPU a short query side takes the shortest tile that holds it, in ``decode`` everywhere that of a
     whole group of heads. On the CPU tiles are large: an interpreted step costs about the same whatever its
-    size.
+    size. Where a search is wanted (``_autotune``), what is here takes the fastest tile that it found.
     """
     p = problem
+    given = {name: int(p.option(name)) for name in OPTIONS if p.option(name) is not None}
     if target is None:
+        if not given and is_wanted(p.device):
+            from ._autotune_flash import fastest_tile  # loads triton
+
+            return fastest_tile(p, kernel)
         target = current_target(p.device)
     entry = nearest_target(target, tile_table()[kernel])
     tile = table_tile(kernel, entry, p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v)))
@@ -118,7 +125,6 @@ def tile_for(problem: Problem, target: str | None = None, kernel: str = "forward
         tile = shortened(tile, p.group_size * p.seqlen_q)
     elif target != "cpu" and kernel != "dkdv":
         tile = shortened(tile, p.seqlen_q)
-    given = {name: int(p.option(name)) for name in OPTIONS if p.option(name) is not None}
     return tile._replace(**given)
 
 
@@ -129,7 +135,7 @@ def kernel_faults(problem: Problem) -> list[str]:
         for name, width in (("head_dim", problem.head_dim), ("head_dim_v", problem.head_dim_v))
         if width > WIDEST_HEAD
     ]
-    capability = None if problem.device == "cpu" else _capability()
+    capability = None if problem.device == "cpu" else current_capability()
     if capability is not None and capability < OLDEST:
         faults.append(f"compute capability {capability / 10} is older than {OLDEST / 10}")
     for name in (*OPTIONS, SPLITS):

@@ -1,7 +1,7 @@
 """Linear attention in chunks with a carried state, and its gradients: time and memory O(n).
 
 In: q, k, v. Out: out, and the state after the last key. With ``a = φ(q)``, ``b = φ(k)`` and ``c = [v, 1]``,
-whose last column sums up the normaliser, numerator and denominator are one product
+whose column of ones sums up the normaliser, numerator and denominator are one product
 
     ``y_i = a_i (S + Σ_{j ≤ i} b_jᵀ c_j)``    with the state ``S = Σ b_jᵀ c_j`` of all keys before,
 
@@ -9,16 +9,17 @@ and so is every gradient. With ``g = [do, -do · out] / denominator``, ``da`` is
 and, summed from the end of the sequence, ``dc`` is that of ``(b, a, g)`` and ``db`` that of ``(c, g, a)``.
 Inside a chunk it is a masked matmul, between chunks it goes through the state. States and sums are float32
 (float64 for float64). Tensors are ``[b, G, g, S, D]`` (g query heads a key/value head; 1 for keys) and,
-once cut into chunks of C, ``[chunks·b·G, g·C, D]``.
+once cut into chunks of C, ``[chunks·b·G, g·C, D]``. c and g have as many columns as the state, E: beyond
+``Dv + 1`` they are 0.
 """
 
-from itertools import pairwise
+from math import e, log2
 
 import torch
 from torch import Tensor
 
-from ._linear_parts import Parts, Piece
-from ._scratch import Scratch
+from ._linear_buffers import Buffers, Rows
+from ._linear_parts import Parts, Piece, num_columns
 
 
 def _cut(x: Tensor, offset: int, piece: Piece) -> Tensor:
@@ -29,15 +30,18 @@ def _cut(x: Tensor, offset: int, piece: Piece) -> Tensor:
     return x.as_strided(shape, (piece.size * token, *heads, token, column), first)
 
 
-def _joined(x: Tensor) -> Tensor:
-    """``[chunks, b, G, g, C, D]`` → ``[chunks·b·G, g·C, D]``, a view of a buffer."""
-    chunks, b, kv_heads, group, size, width = x.shape
-    return x.view(chunks * b * kv_heads, group * size, width)
-
-
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """``total += a b``, by the operator that FLOP counters know."""
     return torch.baddbmm(total, a, b, out=total)
+
+
+def _slope(x: Tensor, slope: Tensor) -> Tensor:
+    """Write ``φ'(x) = exp(min(x, 0))``, which is also ``min(φ(x), 1)``; exp2 takes half the time of exp."""
+    if slope.dtype == x.dtype:
+        torch.mul(x, log2(e), out=slope)
+    else:
+        slope.copy_(x).mul_(log2(e))
+    return slope.clamp_(max=0).exp2_()
 
 
 class LinearChunks:
@@ -46,158 +50,157 @@ class LinearChunks:
     q ``[b, G, g, Sq, D]``, k ``[b, G, 1, Sk, D]``, v ``[b, G, 1, Sk, Dv]``; results have these layouts too.
     """
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> None:
-        """Read nothing yet."""
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, parts: Parts, state: Tensor | None = None) -> None:
+        """Read nothing yet; ``state`` ``[b·G, D, Dv + 1]`` is that of earlier keys, if there are any."""
         self.q, self.k, self.v, self.parts = q, k, v, parts
-        self.group_size = q.shape[2]
-        self.scratch = Scratch(q, torch.promote_types(q.dtype, torch.float32))
+        self.group_size, self.width, self.value_width = q.shape[2], k.shape[-1], v.shape[-1]
+        self.buffers = Buffers(q, *k.shape[:2])
+        if state is None:
+            shape = (k.shape[0] * k.shape[1], self.width, num_columns(self.value_width))
+            state = torch.zeros(shape, dtype=self.buffers.dtype, device=q.device)
+        self.state = state
 
-    def zero_state(self) -> Tensor:
-        """Return the state before any key, ``[b·G, D, Dv + 1]``."""
-        shape = (self.k.shape[0] * self.k.shape[1], self.k.shape[-1], self.v.shape[-1] + 1)
-        return torch.zeros(shape, dtype=self.scratch.dtype, device=self.q.device)
-
-    def attend(self, out: Tensor, total: Tensor, state: Tensor) -> None:
-        """Write ``out`` and denominators ``total`` ``[b, G, g, Sq, 1]``; add all keys to ``state``."""
+    def attend(self, out: Tensor, total: Tensor) -> None:
+        """Write ``out`` and denominators ``total`` ``[b, G, g, Sq, 1]``; add all keys to the state."""
         parts = self.parts
         out[..., : parts.empty, :].zero_()
         total[..., : parts.empty, :].fill_(1)
-        self._add_head(state)
+        self._add_head()
         for piece in parts.aligned:
-            a, b, c = (
-                self._queries(piece),
-                self._keys(parts.num_head, piece),
-                self._values(parts.num_head, piece),
-            )
-            y = self._product(a, b, c, self._carry(b, c, state, piece.num_chunks))
+            a, y = self._queries(piece), self._room("product", piece, self.group_size)
+            b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
+            self._product(y, a, b, c)
+            for y_, a_, b_, c_ in zip(y.chunks, a.chunks, b.chunks, c.chunks, strict=True):
+                _add_product(y_, a_, self.state)
+                _add_product(self.state, b_.mT, c_)
             self._divide(y, out, total, piece)
         for piece in parts.tail:
-            self._divide(self._times(self._queries(piece), state), out, total, piece)
+            a, y = self._queries(piece), self._room("product", piece, self.group_size)
+            torch.bmm(a.joined, self.state, out=y.joined)
+            self._divide(y, out, total, piece)
 
     def gradients(
         self, out: Tensor, total: Tensor, grad_out: Tensor, dq: Tensor, dk: Tensor, dv: Tensor
     ) -> None:
         """Write the gradients of what is seen into ``dq``, ``dk`` and ``dv`` and leave the rest as it is."""
         given = (out, total, grad_out)
-        state = self.zero_state()
-        self._forward_sweep(given, dq, state)
-        self._backward_sweep(given, dk, dv, state.zero_())
+        self._forward_sweep(given, dq)
+        self.state.zero_()
+        self._backward_sweep(given, dk, dv)
 
-    def _forward_sweep(self, given: tuple[Tensor, ...], dq: Tensor, state: Tensor) -> None:
+    def _forward_sweep(self, given: tuple[Tensor, ...], dq: Tensor) -> None:
         """Write ``dq = da · φ'(q)``; the state holds ``Σ bᵀ c`` of the keys so far."""
         parts = self.parts
-        self._add_head(state)
+        self._add_head()
         for piece in parts.aligned:
-            g = self._upstream(piece, *given)
+            g, da = self._upstream(piece, *given), self._feature_room("product", piece, self.group_size)
             b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
-            self._write_dq(dq, self._product(g, c, b, self._carry(b, c, state, piece.num_chunks).mT), piece)
+            self._product(da, g, c, b)
+            for da_, g_, b_, c_ in zip(da.chunks, g.chunks, b.chunks, c.chunks, strict=True):
+                _add_product(da_, g_, self.state.mT)
+                _add_product(self.state, b_.mT, c_)
+            self._write_dq(dq, da, piece)
         for piece in parts.tail:
-            self._write_dq(dq, self._times(self._upstream(piece, *given), state.mT), piece)
+            g, da = self._upstream(piece, *given), self._feature_room("product", piece, self.group_size)
+            torch.bmm(g.joined, self.state.mT, out=da.joined)
+            self._write_dq(dq, da, piece)
 
-    def _backward_sweep(self, given: tuple[Tensor, ...], dk: Tensor, dv: Tensor, state: Tensor) -> None:
+    def _backward_sweep(self, given: tuple[Tensor, ...], dk: Tensor, dv: Tensor) -> None:
         """Write ``dk = db · φ'(k)`` and ``dv``; the state holds ``Σ aᵀ g``, from the last query on."""
         parts = self.parts
         for piece in parts.tail:
-            _add_product(state, self._queries(piece).mT, self._upstream(piece, *given))
+            a, g = self._queries(piece), self._upstream(piece, *given)
+            _add_product(self.state, a.joined.mT, g.joined)
         for piece in reversed(parts.aligned):
             a, g = self._queries(piece), self._upstream(piece, *given)
             b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
-            later = self._carry(a, g, state, piece.num_chunks, reverse=True)
-            self._write(dv, self._product(b, a, g, later, reverse=True), parts.num_head, piece)
-            db = self._product(c, g, a, later.mT, reverse=True)
-            self._write(dk, db.mul_(b.clamp_(max=1)), parts.num_head, piece)
+            dc, db = self._room("product", piece, 1), self._feature_room("db", piece, 1)
+            self._product(dc, b, a, g, reverse=True)
+            self._product(db, c, g, a, reverse=True)
+            chunks = zip(*(x.chunks[::-1] for x in (dc, db, a, b, c, g)), strict=True)
+            for dc_, db_, a_, b_, c_, g_ in chunks:
+                _add_product(dc_, b_, self.state)
+                _add_product(db_, c_, self.state.mT)
+                _add_product(self.state, a_.mT, g_)
+            _cut(dv, parts.num_head, piece).copy_(dc.left)
+            self._write_dk(dk, db, b, parts.num_head, piece)
         for piece in parts.head:
             b, c = self._keys(0, piece), self._values(0, piece)
-            self._write(dv, self._times(b, state), 0, piece)
-            self._write(dk, self._times(c, state.mT).mul_(b.clamp_(max=1)), 0, piece)
+            dc, db = self._room("product", piece, 1), self._feature_room("db", piece, 1)
+            torch.bmm(b.joined, self.state, out=dc.joined)
+            _cut(dv, 0, piece).copy_(dc.left)
+            torch.bmm(c.joined, self.state.mT, out=db.joined)
+            self._write_dk(dk, db, b, 0, piece)
 
-    def _clamped(self, name: str, x: Tensor, **bounds: int) -> Tensor:
-        """Clamp x into a buffer; the operator itself does not widen 16 bits."""
-        buffer = self.scratch(name, *x.shape)
-        if buffer.dtype == x.dtype:
-            return torch.clamp(x, **bounds, out=buffer)
-        return buffer.copy_(x).clamp_(**bounds)
+    def _room(self, name: str, piece: Piece, group: int) -> Rows:
+        """Return rows of the state's width, v's to the left."""
+        return self.buffers.rows(name, piece, group, self.value_width, self.state.shape[-1])
 
-    def _slope(self, name: str, x: Tensor) -> Tensor:
-        """``φ'(x) = exp(min(x, 0))``, which is also ``min(φ(x), 1)``."""
-        return self._clamped(name, x, max=0).exp_()
+    def _feature_room(self, name: str, piece: Piece, group: int) -> Rows:
+        """Return rows of k's width."""
+        return self.buffers.rows(name, piece, group, self.width, self.width)
 
-    def _feature(self, name: str, x: Tensor) -> Tensor:
-        """``φ(x) = elu(x) + 1``, as ``exp(min(x, 0)) + max(x, 0)``: faster, and exact where φ is small."""
-        positive = self._clamped("positive", x, min=0)
-        return _joined(self._slope(name, x).add_(positive))
+    def _queries(self, piece: Piece) -> Rows:
+        return self._feature("queries", _cut(self.q, self.parts.empty, piece), piece, self.group_size)
 
-    def _queries(self, piece: Piece) -> Tensor:
-        return self._feature("queries", _cut(self.q, self.parts.empty, piece))
+    def _keys(self, offset: int, piece: Piece) -> Rows:
+        return self._feature("keys", _cut(self.k, offset, piece), piece, 1)
 
-    def _keys(self, offset: int, piece: Piece) -> Tensor:
-        return self._feature("keys", _cut(self.k, offset, piece))
+    def _feature(self, name: str, x: Tensor, piece: Piece, group: int) -> Rows:
+        """``φ(x) = elu(x) + 1``, as ``exp(min(x, 0)) + max(x, 0)``: keeps what is small."""
+        positive = self._feature_room("product", piece, group).left  # which comes later
+        if positive.dtype == x.dtype:
+            torch.clamp(x, min=0, out=positive)
+        else:  # the operator itself does not widen 16 bits
+            positive.copy_(x).clamp_(min=0)
+        feature = self._feature_room(name, piece, group)
+        _slope(x, feature.left).add_(positive)
+        return feature
 
-    def _values(self, offset: int, piece: Piece) -> Tensor:
-        """``[v, 1]``."""
-        v = _cut(self.v, offset, piece)
-        values = self.scratch("values", *v.shape[:-1], v.shape[-1] + 1)
-        values[..., :-1].copy_(v)
-        values[..., -1].fill_(1)
-        return _joined(values)
+    def _values(self, offset: int, piece: Piece) -> Rows:
+        """``[v, 1, 0, …]``."""
+        values = self._room("values", piece, 1)
+        values.left.copy_(_cut(self.v, offset, piece))
+        values.column.fill_(1)
+        values.padding.zero_()
+        return values
 
-    def _upstream(self, piece: Piece, out: Tensor, total: Tensor, grad_out: Tensor) -> Tensor:
-        """``[do, -do · out] / denominator``."""
+    def _upstream(self, piece: Piece, out: Tensor, total: Tensor, grad_out: Tensor) -> Rows:
+        """``[do, -do · out, 0, …] / denominator``."""
         rows, denominator, given = (_cut(x, self.parts.empty, piece) for x in (out, total, grad_out))
-        upstream = self.scratch("upstream", *rows.shape[:-1], rows.shape[-1] + 1)
-        torch.div(given, denominator, out=upstream[..., :-1])
-        weighted = torch.mul(upstream[..., :-1], rows, out=self.scratch("weighted", *rows.shape))
-        torch.sum(weighted, -1, out=upstream[..., -1]).neg_()
-        return _joined(upstream)
+        upstream = self._room("upstream", piece, self.group_size)
+        torch.div(given, denominator, out=upstream.left)
+        weighted = self.buffers.rows("weighted", piece, self.group_size, self.value_width, self.value_width)
+        torch.mul(upstream.left, rows, out=weighted.left)
+        torch.sum(weighted.left, -1, keepdim=True, out=upstream.column).neg_()
+        upstream.padding.zero_()
+        return upstream
 
-    def _add_head(self, state: Tensor) -> None:
+    def _add_head(self) -> None:
         for piece in self.parts.head:
-            _add_product(state, self._keys(0, piece).mT, self._values(0, piece))
+            _add_product(self.state, self._keys(0, piece).joined.mT, self._values(0, piece).joined)
 
-    def _times(self, a: Tensor, b: Tensor) -> Tensor:
-        return torch.bmm(a, b, out=self.scratch("product", a.shape[0], a.shape[1], b.shape[2]))
-
-    def _product(self, a: Tensor, b: Tensor, c: Tensor, states: Tensor, *, reverse: bool = False) -> Tensor:
-        """``a_i (states + Σ b_jᵀ c_j)`` over the j of its chunk up to i, or from i on."""
-        scores = torch.bmm(a, b.mT, out=self.scratch("scores", a.shape[0], a.shape[1], b.shape[1]))
+    def _product(self, y: Rows, a: Rows, b: Rows, c: Rows, *, reverse: bool = False) -> None:
+        """``y_i = a_i Σ b_jᵀ c_j`` over the j of its chunk up to i, or from i on."""
+        scores = self.buffers.scores(a.joined, b.joined, self.group_size, reverse=reverse)
+        torch.bmm(a.joined, b.joined.mT, out=scores.joined)
         if reverse:
-            scores.view(a.shape[0], a.shape[1], self.group_size, -1).transpose(1, 2).triu_()
+            scores.pairs.triu_()
         else:
-            scores.view(a.shape[0], self.group_size, -1, b.shape[1]).tril_()
-        return _add_product(self._times(scores, c), a, states)
+            scores.pairs.tril_()
+        torch.bmm(scores.joined, c.joined, out=y.joined)
 
-    def _carry(self, b: Tensor, c: Tensor, state: Tensor, count: int, *, reverse: bool = False) -> Tensor:
-        """Add the piece's ``Σ bᵀ c`` to ``state``; return the states that its chunks start from."""
-        heads, *matrix = state.shape
-        states = self.scratch("states", (count + 1) * heads, *matrix)
-        starts, ends = states[: count * heads], states[heads:]
-        if reverse:
-            starts, ends = ends, starts
-        torch.bmm(b.mT, c, out=ends)
-        chunks = states.split(heads)
-        order = chunks[::-1] if reverse else chunks
-        order[0].copy_(state)
-        for before, after in pairwise(order):
-            after.add_(before)
-        state.copy_(order[-1])
-        return starts
-
-    def _unjoined(self, x: Tensor, piece: Piece) -> Tensor:
-        """``[chunks·b·G, g·C, D]`` → ``[chunks, b, G, g, C, D]``."""
-        return x.view(piece.num_chunks, *self.k.shape[:2], x.shape[1] // piece.size, piece.size, x.shape[2])
-
-    def _divide(self, y: Tensor, out: Tensor, total: Tensor, piece: Piece) -> None:
+    def _divide(self, y: Rows, out: Tensor, total: Tensor, piece: Piece) -> None:
         """Write numerator by denominator; where no key counts, 0 / 1."""
-        rows = self._unjoined(y, piece)
-        denominator = rows[..., -1:]
-        denominator.masked_fill_(denominator == 0, 1)
-        torch.div(rows[..., :-1], denominator, out=_cut(out, self.parts.empty, piece))
-        _cut(total, self.parts.empty, piece).copy_(denominator)
+        y.column.masked_fill_(y.column == 0, 1)
+        torch.div(y.left, y.column, out=_cut(out, self.parts.empty, piece))
+        _cut(total, self.parts.empty, piece).copy_(y.column)
 
-    def _write(self, target: Tensor, y: Tensor, offset: int, piece: Piece) -> None:
-        """Write as many columns of y as the target has."""
-        _cut(target, offset, piece).copy_(self._unjoined(y, piece)[..., : target.shape[-1]])
+    def _write_dq(self, dq: Tensor, da: Rows, piece: Piece) -> None:
+        slope = self._feature_room("queries", piece, self.group_size).left
+        _slope(_cut(self.q, self.parts.empty, piece), slope)
+        _cut(dq, self.parts.empty, piece).copy_(da.left.mul_(slope))
 
-    def _write_dq(self, dq: Tensor, da: Tensor, piece: Piece) -> None:
-        slope = self._slope("positive", _cut(self.q, self.parts.empty, piece))
-        self._write(dq, da.mul_(_joined(slope)), self.parts.empty, piece)
+    def _write_dk(self, dk: Tensor, db: Rows, b: Rows, offset: int, piece: Piece) -> None:
+        db.joined.mul_(b.joined.clamp_(max=1))
+        _cut(dk, offset, piece).copy_(db.left)

@@ -1,6 +1,7 @@
 """What linear attention costs: sums over its pieces. In: a problem. Out: exact integers.
 
-Letters: N = b·G key/value heads, g query heads each, t chunks of C tokens, E = Dv + 1, w bytes of a feature.
+Letters: N = b·G key/value heads, g query heads each, t chunks of C tokens, E columns of a state, w bytes of a
+feature.
 """
 
 from attnbench.contract.cost import Cost, compulsory_bytes, tensor_bytes
@@ -8,7 +9,7 @@ from attnbench.contract.problem import Problem
 from attnbench.contract.steps import reading
 
 from ._batch_runs import BatchRun, batch_runs
-from ._linear_parts import Parts, Piece, parts_of
+from ._linear_parts import Parts, Piece, num_columns, parts_of
 
 PASSES = {"fwd": (1, 0), "decode": (1, 0), "bwd": (0, 1), "fwd_bwd": (1, 1)}
 """Forward and backward passes of a mode."""
@@ -18,6 +19,12 @@ def _tokens(pieces: tuple[Piece, ...]) -> int:
     return sum(piece.size * piece.num_chunks for piece in pieces)
 
 
+def _columns(problem: Problem) -> int:
+    """Columns of a state: filled up, but for one that is kept between calls."""
+    width = problem.head_dim_v
+    return width + 1 if problem.mode == "decode" else num_columns(width)
+
+
 def _executed(problem: Problem) -> tuple[int, int]:
     """Return ``(FLOPs, exponentials)``.
 
@@ -25,7 +32,7 @@ def _executed(problem: Problem) -> tuple[int, int]:
     Backward: three such products; the state takes D·E twice for every query and three times for every key.
     """
     p = problem
-    width, columns = p.head_dim, p.head_dim_v + 1
+    width, columns = p.head_dim, _columns(p)
     forward, backward = PASSES[p.mode]
     flops = exponentials = 0
     for run in batch_runs(p):
@@ -61,10 +68,10 @@ class _Chain:
         p = problem
         self.size, self.w = p.dtype_bytes, max(4, p.dtype_bytes)
         self.heads, self.group = run.batch * p.num_kv_heads, p.group_size
-        self.d, self.e = p.head_dim, p.head_dim_v + 1
+        self.d, self.dv, self.e = p.head_dim, p.head_dim_v, _columns(p)
         self.state = self.heads * self.d * self.e * self.w
         self.made = 0 if p.mode == "decode" else self.state
-        self.moved = self.made + self.heads * self.group * parts.empty * (p.head_dim_v * self.size + self.w)
+        self.moved = self.made + self.heads * self.group * parts.empty * (self.dv * self.size + self.w)
         self.buffers: dict[str, int] = {}
         self.flags = 0
         for piece in parts.head:
@@ -87,16 +94,16 @@ class _Chain:
         self.buffers[name] = max(self.buffers.get(name, 0), elements * self.w)
 
     def _feature(self, name: str, elements: int) -> None:
-        """Two clamps of x (of copies of x where they are wider), exp in place, one addition in place."""
-        self._buffer("positive", elements)
+        """A clamp and a multiple of x (of wider copies of 16 bits); in place a clamp, exp2, an addition."""
+        self._buffer("product", elements)
         self._buffer(name, elements)
-        self.moved += elements * (2 * self.size + (7 if self.size == self.w else 11) * self.w)
+        self.moved += elements * (2 * self.size + (9 if self.size == self.w else 13) * self.w)
 
     def _keys(self, piece: Piece) -> int:
         n = self.heads * piece.num_chunks * piece.size
         self._feature("keys", n * self.d)
         self._buffer("values", n * self.e)
-        self.moved += n * (self.e - 1) * self.size + n * self.e * self.w
+        self.moved += n * self.dv * self.size + n * self.e * self.w
         return n
 
     def _queries(self, piece: Piece) -> int:
@@ -106,22 +113,21 @@ class _Chain:
         return n
 
     def _aligned(self, piece: Piece) -> None:
-        """``bᵀ c``, the running sum, ``a bᵀ``, its triangle, ``(a bᵀ) c``, ``+ a S``."""
+        """``a bᵀ``, its triangle, ``(a bᵀ) c``; chunk by chunk ``+ a S`` and ``S + bᵀ c``."""
         queries, keys = self._queries(piece), self._keys(piece)
         scores, states = queries * piece.size, piece.num_chunks * self.state
         self._buffer("scores", scores)
-        self._buffer("states", (piece.num_chunks + 1) * self.heads * self.d * self.e)
-        self.moved += keys * (self.d + self.e) * self.w + states + 4 * self.state + 3 * states
         self.moved += (queries * self.d + keys * self.d + scores + 2 * scores) * self.w
         self.moved += (scores + keys * self.e + queries * self.e) * self.w
-        self.moved += (queries * (2 * self.e + self.d)) * self.w + states
+        self.moved += queries * (2 * self.e + self.d) * self.w + states
+        self.moved += keys * (self.d + self.e) * self.w + 2 * states
         self._divide(queries)
 
     def _divide(self, rows: int) -> None:
         """Compare, fill, divide, copy the denominator."""
         self.flags = max(self.flags, rows)
         self.moved += rows * (self.w + 1) + rows * (2 * self.w + 1)
-        self.moved += rows * (self.e * self.w + (self.e - 1) * self.size) + 2 * rows * self.w
+        self.moved += rows * ((self.dv + 1) * self.w + self.dv * self.size) + 2 * rows * self.w
 
 
 def state_bytes(problem: Problem) -> int:

@@ -7,10 +7,15 @@ from attnbench.contract.problem import Problem
 
 from ._batch_runs import BatchRun
 
-CHUNK_SIZE = 64
+CHUNK_SIZE = {"cpu": 32, "cuda": 64}
 """Tokens that meet in a masked matmul; between chunks they meet through the state."""
 TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 1 << 18}
 """Tokens, over all heads, that one operation covers: what stays in a cache, or fills a GPU."""
+
+
+def num_columns(head_dim_v: int) -> int:
+    """Columns of ``[v, 1]`` filled up with zeros: on CPUs matmuls of 65 columns take longer than of 72."""
+    return -(-(head_dim_v + 1) // 8) * 8
 
 
 class Piece(NamedTuple):
@@ -56,8 +61,9 @@ def parts_of(problem: Problem, run: BatchRun) -> Parts:
         aligned = min(p.seqlen_q - empty, run.num_keys - head)
         if aligned == 1:  # one more key that all later queries see: no chunk for a single pair
             head, aligned = head + 1, 0
-    chunk_size = p.option("chunk_size") or CHUNK_SIZE
-    tokens = TOKENS_AT_ONCE["cpu" if p.device == "cpu" else "cuda"] // (run.batch * p.num_kv_heads)
+    device = "cpu" if p.device == "cpu" else "cuda"
+    chunk_size = p.option("chunk_size") or CHUNK_SIZE[device]
+    tokens = TOKENS_AT_ONCE[device] // (run.batch * p.num_kv_heads)
     apart = max(chunk_size, tokens)
     return Parts(
         empty,

@@ -6,7 +6,7 @@ from attnbench.contract.cost import Cost, compulsory_bytes, tensor_bytes
 from attnbench.contract.masks import Causal
 from attnbench.contract.problem import Problem
 
-from ._flash_tiles import padded_width
+from ._flash_tiles import current_target, padded_width
 from ._linear_cost import after_context, state_bytes, useful_flops
 from ._linear_programs import FLOAT_BYTES, column_widths
 from ._linear_tiles import LinearTile, kernels_take, linear_tile_for
@@ -26,6 +26,11 @@ def step_kernel_takes(problem: Problem) -> bool:
     return p.device == "cuda" and in_order and few and kernels_take(p)
 
 
+def step_tile(problem: Problem) -> LinearTile:
+    """Return the tile of a step on what is here: always that of the table, since no chunk is computed."""
+    return linear_tile_for(problem, "forward", current_target(problem.device))
+
+
 def step_flops(shape: Sequence[int], num_kv_heads: int, value_dim: int, tile: LinearTile) -> int:
     """FLOPs on whole blocks, given the queries' shape: a key goes into the state, a query through it."""
     batch, num_heads, tokens, head_dim = shape
@@ -37,7 +42,7 @@ def step_flops(shape: Sequence[int], num_kv_heads: int, value_dim: int, tile: Li
 def step_cost(problem: Problem) -> Cost:
     """Exact counts of a step: the state is read and written, whatever the context."""
     p = after_context(problem)
-    tile, size = linear_tile_for(p, "forward"), tensor_bytes(p)
+    tile, size = step_tile(p), tensor_bytes(p)
     widths, _ = column_widths(p.head_dim_v, tile)
     programs, blocks = p.batch * p.num_kv_heads, len(widths)
     tokens = p.batch * p.num_heads * p.seqlen_q

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from attnbench.contract.problem import Problem
 
+from ._autotune import is_wanted
 from ._flash_tiles import SMALLEST_BLOCK, WIDEST_HEAD, current_target, nearest_target, padded_width
 
 
@@ -34,9 +35,14 @@ def linear_tile_table() -> Mapping[str, Any]:
 def linear_tile_for(problem: Problem, direction: str, target: str | None = None) -> LinearTile:
     """Return the tile of the ``forward`` or ``backward`` kernels on a target, by default on what is here.
 
-    The option ``chunk_size`` overrides the table's; a block is no longer than a chunk.
+    The option ``chunk_size`` overrides the table's; a block is no longer than a chunk. Where a search is
+    wanted (``_autotune``), what is here takes the fastest tile that it found.
     """
     p = problem
+    if target is None and p.option("chunk_size") is None and is_wanted(p.device):
+        from ._autotune_linear import fastest_tile  # loads triton
+
+        return fastest_tile(p, direction)
     table = linear_tile_table()
     widths = table[nearest_target(target or current_target(p.device), table)][direction][p.dtype]
     width = padded_width(max(p.head_dim, p.head_dim_v))

@@ -39,18 +39,22 @@ def linear_forward(q: Tensor, k: Tensor, v: Tensor, *, problem: Problem) -> Tens
     Raises:
         UsageError: the tensors are on the CPU and triton does not interpret.
     """
-    operators, (*form, backward_tile) = torch.ops.attnbench, _numbers(problem)
+    differentiable = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    operators, (*form, backward_tile) = torch.ops.attnbench, _numbers(problem, differentiable)
     with torch.no_grad():  # the gradients of the output are those of everything that it is made of
         states = operators.linear_states(k, v, q.shape[2], *form)
     out: Tensor = operators.linear_output(q, k, v, states, *form, backward_tile)[0]
     return out
 
 
-def _numbers(problem: Problem) -> tuple[Any, ...]:
-    """Return what the operators are called with besides tensors, and the tile of a backward pass."""
+def _numbers(problem: Problem, differentiable: bool) -> tuple[Any, ...]:
+    """Return what the operators are called with besides tensors, and the tile of a backward pass if one
+    follows.
+    """
     p = problem
-    tiles = (linear_tile_for(p, direction) for direction in ("forward", "backward"))
-    return (p.query_starts, p.key_limits, isinstance(p.mask, Causal), *tiles)
+    backward_tile = linear_tile_for(p, "backward") if differentiable else ()
+    form = (p.query_starts, p.key_limits, isinstance(p.mask, Causal), linear_tile_for(p, "forward"))
+    return (*form, backward_tile)
 
 
 # PyTorch's compiler takes the numbers as they are; it can't follow how the table is read. (What

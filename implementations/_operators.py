@@ -1,6 +1,7 @@
 """What operators made of Triton kernels share: where they are registered, and how results are allocated."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -32,7 +33,23 @@ def run(launch: Launch, kernel: Any, device: torch.device) -> None:
         )
     guard: AbstractContextManager[Any] = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     with guard:
-        launch.run(kernel)
+        compiled = launch.run(kernel)
+    for seen in _watching:
+        seen.append(compiled)
+
+
+_watching: list[list[Any]] = []
+
+
+@contextmanager
+def launched() -> Iterator[list[Any]]:
+    """Collect what Triton compiled of every kernel that is launched meanwhile (``None`` if interpreted)."""
+    seen: list[Any] = []
+    _watching.append(seen)
+    try:
+        yield seen
+    finally:
+        _watching.pop()
 
 
 def result(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype, unwritten: float) -> Tensor:

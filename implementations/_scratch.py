@@ -21,9 +21,13 @@ class Scratch:
         views = self._views.setdefault(name, {})
         if shape not in views:
             size = prod(shape)
-            if name not in self._buffers or self._buffers[name].numel() < size:
+            if not self.holds(name, *shape):
                 self._buffers.pop(name, None)  # before the larger one exists
                 views.clear()
                 self._buffers[name] = torch.empty(size, dtype=self.dtype, device=self.device)
             views[shape] = self._buffers[name][:size].view(shape)
         return views[shape]
+
+    def holds(self, name: str, *shape: int) -> bool:
+        """Whether the buffer of that name is large enough."""
+        return name in self._buffers and self._buffers[name].numel() >= prod(shape)

@@ -19,6 +19,7 @@ from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 from attnbench.contract.cost import Cost, compulsory_bytes, useful_flops
 from attnbench.contract.hidden import zero_hidden
 from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation
+from attnbench.contract.inputs import check_inputs
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 
@@ -65,6 +66,7 @@ def attention(
     Raises:
         NotImplementedError: the tensors are fake.
     """
+    check_inputs(q, k, v, problem)
     k, v = zero_hidden(k, v, problem)
     if isinstance(q, FakeTensor):
         raise NotImplementedError("FlexAttention is compiled, and only for tensors that hold numbers")

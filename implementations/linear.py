@@ -15,17 +15,19 @@ from torch import Tensor
 from attnbench.contract.cost import Cost
 from attnbench.contract.errors import UsageError
 from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation
+from attnbench.contract.inputs import check_inputs
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import LINEAR_ELU
 
 from ._batch_runs import BatchRun, batch_runs
+from ._flash_programs import is_empty
 from ._linear_chunks import LinearChunks
 from ._linear_cost import chunks_cost
 from ._linear_cost import state_bytes as sums_bytes
 from ._linear_kernel_cost import kernel_cost
 from ._linear_kernels import KERNELS
 from ._linear_parts import parts_of
-from ._linear_step_cost import step_cost, step_kernel_takes
+from ._linear_step_cost import step_cost, step_kernel_takes, step_tile
 from ._linear_tiles import kernels_take, linear_tile_for
 
 
@@ -49,11 +51,13 @@ class LinearState:
         return self.sums[..., -1]
 
 
-def _chunks(q: Tensor, k: Tensor, v: Tensor, problem: Problem, run: BatchRun) -> LinearChunks:
+def _chunks(
+    q: Tensor, k: Tensor, v: Tensor, problem: Problem, run: BatchRun, state: Tensor | None = None
+) -> LinearChunks:
     p = problem
     grouped = q[run.rows].unflatten(1, (p.num_kv_heads, p.group_size))
     keys, values = (x[run.rows].unsqueeze(2) for x in (k, v))
-    return LinearChunks(grouped, keys, values, parts_of(p, run))
+    return LinearChunks(grouped, keys, values, parts_of(p, run), state)
 
 
 def _allocate(q: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -71,8 +75,7 @@ class _LinearAttention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> Tensor:
         out, total = _allocate(q, problem)
         for run in batch_runs(problem):
-            chunks = _chunks(q, k, v, problem, run)
-            chunks.attend(out[run.rows], total[run.rows], chunks.zero_state())
+            _chunks(q, k, v, problem, run).attend(out[run.rows], total[run.rows])
         ctx.save_for_backward(q, k, v, out, total)
         ctx.problem = problem
         return out.flatten(1, 2)
@@ -109,6 +112,7 @@ def attention(
     q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` → out ``[B, H, Sq, Dv]``. Rows that see
     no key give 0. Source: Katharopoulos et al., arXiv 2006.16236.
     """
+    check_inputs(q, k, v, problem)
     if _kernels_run(problem):
         from ._linear_triton import linear_forward  # loads triton
 
@@ -145,20 +149,21 @@ def extend(
     ``problem.key_lengths`` count the new tokens of each row.
     """
     p = problem.replace(seqlen_q=q.shape[2], seqlen_k=k.shape[2], query_start=None)
+    check_inputs(q, k, v, p)
     if len(state.lengths) != p.batch:
         raise UsageError(f"state: made for {len(state.lengths)} rows, the chunk has {p.batch}")
     state.lengths = tuple(old + new for old, new in zip(state.lengths, p.key_limits, strict=True))
     if step_kernel_takes(p):
         from . import _linear_step  # noqa: F401  registers the operator and loads triton
 
-        tile = linear_tile_for(p, "forward")
+        tile = step_tile(p)
         return AttentionOutput(
             torch.ops.attnbench.linear_step(q, k, v, state.sums, p.key_limits, tile)
         ), state
     out, total = _allocate(q, p)
     for run in batch_runs(p):
         rows = run.rows
-        _chunks(q, k, v, p, run).attend(out[rows], total[rows], state.sums[rows].flatten(0, 1))
+        _chunks(q, k, v, p, run, state.sums[rows].flatten(0, 1)).attend(out[rows], total[rows])
     return AttentionOutput(out.flatten(1, 2)), state
 
 
@@ -179,6 +184,17 @@ def cost(problem: Problem) -> Cost:
     if not _kernels_run(problem):
         return chunks_cost(problem)
     return step_cost(problem) if problem.mode == "decode" else kernel_cost(problem)
+
+
+def configuration(problem: Problem) -> dict[str, dict[str, int]]:
+    """Return the tiles of the kernels that run: of a step, or of each pass."""
+    p = problem
+    if not _kernels_run(p) or is_empty(p):
+        return {}
+    if p.mode == "decode":
+        return {"step": step_tile(p)._asdict()}
+    directions = ("forward", "backward") if p.needs_gradients else ("forward",)
+    return {direction: linear_tile_for(p, direction)._asdict() for direction in directions}
 
 
 def unsupported(problem: Problem) -> list[str]:
@@ -224,4 +240,5 @@ IMPLEMENTATION = Implementation(
     state_bytes=state_bytes,
     kernels=KERNELS,
     runs_kernels=_kernels_run,
+    configuration=configuration,
 )

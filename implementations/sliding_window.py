@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnbench.contract.cost import Cost
 from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation
+from attnbench.contract.inputs import check_inputs
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 
@@ -18,6 +19,7 @@ from ._band import band_attention
 from ._band_cost import band_cost
 from ._flash_cost import cost as kernel_cost
 from ._flash_kernels import KERNELS
+from ._flash_kernels import configuration as kernel_configuration
 from ._flash_tiles import kernel_faults
 
 
@@ -38,6 +40,7 @@ def attention(
     ``[B, H, Sq]`` in float32 (float64 for float64) if the problem asks for it. Rows that see no key give 0
     and -inf. Sources: Longformer, arXiv 2004.05150; Mistral 7B, arXiv 2310.06825.
     """
+    check_inputs(q, k, v, problem)
     if _kernel_runs(problem):
         from ._flash_attention import flash_attention  # loads triton
 
@@ -48,6 +51,11 @@ def attention(
 def cost(problem: Problem) -> Cost:
     """Exact counts of whichever path runs: the band path in tiles of 32 queries, or the kernels."""
     return kernel_cost(problem) if _kernel_runs(problem) else band_cost(problem)
+
+
+def configuration(problem: Problem) -> dict[str, dict[str, int]]:
+    """Return the tiles of the kernels, where they run."""
+    return kernel_configuration(problem) if _kernel_runs(problem) else {}
 
 
 IMPLEMENTATION = Implementation(
@@ -80,4 +88,5 @@ IMPLEMENTATION = Implementation(
     cost=cost,
     kernels=KERNELS,
     runs_kernels=_kernel_runs,
+    configuration=configuration,
 )

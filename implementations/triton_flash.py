@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from attnbench.contract.implementation import AttentionOutput, Complexity, Implementation
+from attnbench.contract.inputs import check_inputs
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 
 from ._flash_attention import flash_attention
 from ._flash_cost import cost
-from ._flash_kernels import KERNELS
+from ._flash_kernels import KERNELS, configuration
+from ._flash_memory import memory_faults
 from ._flash_tiles import OPTIONS, SPLITS, kernel_faults
 
 
@@ -22,12 +24,13 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, *, problem: Problem, params: Mapping[str, Tensor] | None = None
 ) -> AttentionOutput:
     """``softmax(q kᵀ · scale + mask) v`` by the tiled kernels; see ``flash_attention``."""
+    check_inputs(q, k, v, problem)
     return flash_attention(q, k, v, problem=problem)
 
 
 def unsupported(problem: Problem) -> list[str]:
     """Return the limits of the kernel that the problem passes."""
-    reasons = kernel_faults(problem)
+    reasons = kernel_faults(problem) or memory_faults(problem)
     if problem.device == "cpu" and problem.dtype == "bfloat16":
         reasons.append("Triton's interpreter multiplies bit patterns of bfloat16 (triton-lang/triton#11584)")
     return reasons
@@ -71,4 +74,5 @@ IMPLEMENTATION = Implementation(
     options=dict.fromkeys((*OPTIONS, SPLITS)),
     execution=execution,
     kernels=KERNELS,
+    configuration=configuration,
 )

@@ -96,6 +96,10 @@ def _native(problem: Problem) -> str:
     return "native"
 
 
+def _no_configuration(problem: Problem) -> dict[str, Mapping[str, Any]]:
+    return {}
+
+
 def _no_backend(operators: Sequence[str]) -> str | None:
     return None
 
@@ -155,6 +159,11 @@ class Implementation:
     """GPU kernels of its own, whatever problem they are for."""
     runs_kernels: Callable[[Problem], bool] | None = None
     """Whether they do the work of this problem; default: on CUDA, and where they are interpreted."""
+    configuration: Callable[[Problem], Mapping[str, Mapping[str, Any]]] = _no_configuration
+    """What each of its kernels is launched with for a problem: the numbers of a tile, by kernel.
+
+    A record holds it. Where the fastest is searched for, it is searched here, before anything is measured.
+    """
     compiled: bool = False
     """Whether a call goes through PyTorch's compiler by itself.
 

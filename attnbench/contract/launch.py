@@ -27,9 +27,9 @@ class Launch:
     arguments: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def run(self, kernel: Any) -> None:
-        """Launch ``kernel``, compiled or interpreted."""
-        kernel[self.grid](**self.arguments, **self.options)
+    def run(self, kernel: Any) -> Any:
+        """Launch ``kernel``, compiled or interpreted; return what Triton compiled, if it did."""
+        return kernel[self.grid](**self.arguments, **self.options)
 
 
 def meta_inputs(problem: Problem) -> "tuple[Tensor, Tensor, Tensor]":

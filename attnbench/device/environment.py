@@ -19,7 +19,7 @@ from attnbench.device.activity import load_average
 _PACKAGES = ("attnbench", "torch", "triton", "numpy", "scipy", "nvidia-ml-py", "msgspec")
 # Environment variables that change what is measured; values are recorded as they are.
 _VARIABLES = re.compile(
-    r"(OMP|MKL|OPENBLAS|KMP|GOMP|MALLOC|TORCH|PYTORCH|TRITON|CUDA|CUBLAS|CUDNN|NVIDIA|HIP|ROCR)_\w+|CUBLASLT_\w+|LD_PRELOAD"
+    r"(ATTNBENCH|OMP|MKL|OPENBLAS|KMP|GOMP|MALLOC|TORCH|PYTORCH|TRITON|CUDA|CUBLAS|CUDNN|NVIDIA|HIP|ROCR)_\w+|CUBLASLT_\w+|LD_PRELOAD"
 )
 _GIT_TIMEOUT_S = 10
 TRITON_SETTINGS = {"TRITON_DEFAULT_FP_FUSION": "1"}

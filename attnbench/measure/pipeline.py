@@ -22,7 +22,7 @@ from .checking import Check, prepare_check, rows_to_check, upstream_on, verdict_
 from .counting import Counts, call_unseen, count_outputs
 from .interpreter import KernelTrace, sample_kernels, trace_kernels
 from .memory import predict_counts
-from .provenance import provenance_of
+from .provenance import configurations, provenance_of
 from .quality import measure_quality
 from .record import Agreement, Memory, Record
 from .sections import fill_counted, fill_timed
@@ -72,6 +72,8 @@ def measure_case(
     reasons = case_refusals(case)
     if reasons:
         return _ended(record, "unsupported", "; ".join(reasons))
+    if record.provenance is not None:
+        record.provenance.autotune = configurations(attentions)
     if case.level == "attention":
         record.theory = attentions[0].implementation.cost(attentions[0].problem).theory()
     predicted = _predict(case, record)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -33,6 +34,17 @@ def provenance_of(case: Case, attentions: Sequence[Attention], settings: Measure
         threads=torch.get_num_threads(),
         started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def configurations(attentions: Sequence[Attention]) -> dict[str, Any] | None:
+    """Return what the kernels of each attention are launched with, by place; None where there are none.
+
+    A search for the fastest configuration runs now, so that neither it nor what it compiles is in a time.
+    """
+    if any(one.problem.device == "cuda" for one in attentions) and torch.cuda.is_available():
+        torch.cuda.init()  # what is asked of a process that uses no GPU is only a prediction
+    found = {one.place: dict(one.implementation.configuration(one.asked)) for one in attentions}
+    return {place: kernels for place, kernels in found.items() if kernels} or None
 
 
 def source_hash(implementation: Implementation) -> str | None:

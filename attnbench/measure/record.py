@@ -169,6 +169,7 @@ class Provenance(Section):
     kernels: list[str] | None = None
     backend: str | None = None
     autotune: dict[str, Any] | None = None
+    """What the kernels of each attention were launched with, from the table or from a search."""
     cross_implementation: str | None = None
     source_hash: str | None = None
     seed: int | None = None

@@ -1,8 +1,10 @@
-"""The environment variables of fork servers: threads, interpreter, GPU, caches."""
+"""The environment variables of fork servers (threads, interpreter, GPU, caches), and of this process."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from attnbench.device.environment import TRITON_SETTINGS
@@ -41,3 +43,15 @@ def server_environment(
         variables.setdefault("TRITON_CACHE_DIR", str(scratch / "triton-cache"))
         variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(scratch / "inductor-cache"))
     return variables
+
+
+@contextmanager
+def triton_settings() -> Iterator[None]:
+    """Tell Triton in this process, for a while, what fork servers are told: what a run records is so."""
+    missing = {name: value for name, value in TRITON_SETTINGS.items() if name not in os.environ}
+    os.environ.update(missing)
+    try:
+        yield
+    finally:
+        for name in missing:
+            del os.environ[name]

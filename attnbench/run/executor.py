@@ -22,7 +22,7 @@ from attnbench.device.limits import oom_kills
 from attnbench.measure.record import Provenance, Record, Status, record_from_dict
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
-from attnbench.run.environments import server_environment
+from attnbench.run.environments import server_environment, triton_settings
 from attnbench.run.forkserver import Ending, ForkServer, ServerError, Worker, WorkerEndedError
 from attnbench.run.launch import utc_now
 from attnbench.run.routing import INTERPRETED, NATIVE, source_not_loadable
@@ -255,7 +255,9 @@ class InProcessExecutor:
         if self._others.interprets(case):
             return self._others.submit(case)
         started_utc = utc_now()
-        return record_of(case, run_job(self.settings.job(case)), started_utc)
+        with triton_settings():
+            answer = run_job(self.settings.job(case))
+        return record_of(case, answer, started_utc)
 
     def __enter__(self) -> Self:
         return self

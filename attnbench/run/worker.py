@@ -40,7 +40,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What became of a job: a record, or why there is none."""
 
     record: Plain | None = None
-    status: Literal["oom", "error"] | None = None
+    status: Literal["oom", "unsupported", "error"] | None = None
     reason: str = ""
 
 
@@ -79,8 +79,13 @@ def run_job(job: Job) -> Answer:
 
 
 def describe_failure(error: BaseException, memory_limit_bytes: int | None = None) -> Answer:
-    """Tell running out of memory from every other exception, and say it in one line."""
+    """Tell running out of memory, and kernels that the GPU has no room for, from every other exception.
+
+    Says it in one line.
+    """
     text = " ".join(str(error).split())
+    if _is_too_large_a_kernel(error):
+        return Answer(status="unsupported", reason=f"a kernel does not fit this GPU: {text}")
     if not _is_out_of_memory(error, text):
         return Answer(
             status="error", reason=f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -101,6 +106,11 @@ def _is_out_of_memory(error: BaseException, text: str) -> bool:
         isinstance(error, RuntimeError)
         and any(sign in text for sign in ("can't allocate memory", "not enough memory", "_ALLOC_FAILED"))
     )
+
+
+def _is_too_large_a_kernel(error: BaseException) -> bool:
+    """Whether Triton refused to launch a kernel for its shared memory, tensor memory or threads."""
+    return any(kind.__name__ == "OutOfResources" for kind in type(error).__mro__)
 
 
 def _asked_bytes(text: str) -> int | None:

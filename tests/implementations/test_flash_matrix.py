@@ -153,13 +153,13 @@ masks: st.SearchStrategy[Mask] = st.one_of(
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[Problem, str]:
-    batch, kv_heads = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    batch, kv_heads = draw(st.integers(1, 2)), draw(st.integers(1, 2))
     seqlen_q, seqlen_k = draw(st.integers(1, 75)), draw(st.integers(1, 75))
     some_starts = st.one_of(st.none(), st.tuples(*[st.integers(-40, 80)] * batch))
     some_lengths = st.one_of(st.none(), st.tuples(*[st.integers(0, seqlen_k)] * batch))
     problem = Problem(
         batch=batch,
-        num_heads=kv_heads * draw(st.integers(1, 3)),
+        num_heads=kv_heads * draw(st.integers(1, 2)),
         num_kv_heads=kv_heads,
         seqlen_q=seqlen_q,
         seqlen_k=seqlen_k,

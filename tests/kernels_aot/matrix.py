@@ -20,8 +20,6 @@ SHOWN = [Form(head_dim=64), Form(head_dim=128)]
 """Of gfx942, whose kernels are shown and held to nothing but that they fit."""
 ORDINARY = [
     Task("triton-flash", "triton-flash", "sm_90", Form(head_dim=128)),
-    Task("triton-flash", "triton-flash", "sm_86", Form(head_dim=128, ragged=True)),
-    Task("sliding-window", "sliding-window", "sm_100", Form(head_dim=64)),
     Task("linear", "linear", "sm_80", Form(head_dim=128)),
 ]
 LEAST_WIDE_PART = 0.5

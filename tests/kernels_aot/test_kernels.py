@@ -6,7 +6,9 @@ Exact for the Triton that `baseline.json` names; another one allocates registers
 import pytest
 import triton
 
+from attnbench.contract.errors import UsageError
 from attnbench.device.kernel_baseline import differences, name_of, read_baseline
+from attnbench.device.kernel_forms import Form
 from attnbench.device.kernels import Compilers, Task, identity
 from tests.kernels_aot.matrix import BASELINE, ORDINARY, compiled, faults, whole_matrix
 
@@ -48,3 +50,25 @@ def test_all_kernels_compile_to_what_they_did():
         rows = compiled(compilers, whole_matrix(compilers))
     require_the_same(rows)
     assert {identity(row) for row in rows} == {identity(row) for row in ROWS}
+
+
+LOOKING = """
+import os
+from pathlib import Path
+
+Path({seen!r}).write_text(os.environ.get("TRITON_DEFAULT_FP_FUSION", "nothing"))
+raise ValueError("seen enough")
+"""
+
+
+@pytest.mark.parametrize(("said", "value"), [(None, "1"), ("0", "0")])
+def test_compiling_processes_are_told_whether_to_fuse(said, value, tmp_path, monkeypatch):
+    """A kernel that says nothing itself is compiled for `attnbench kernels` as it is for a run."""
+    monkeypatch.delenv("TRITON_DEFAULT_FP_FUSION", raising=False)
+    if said is not None:
+        monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", said)
+    kernel, seen = tmp_path / "kernel.py", tmp_path / "seen"
+    kernel.write_text(LOOKING.format(seen=str(seen)))
+    with Compilers() as compilers, pytest.raises(UsageError, match="seen enough"):
+        compilers.find_tasks(str(kernel), ["sm_80"], [Form(head_dim=64)])
+    assert seen.read_text() == value

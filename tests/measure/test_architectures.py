@@ -1,6 +1,7 @@
 """Blocks and models of the three architectures as cases: losses, FLOPs, support, checkpoints."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def test_flops_of_an_encoder_are_those_of_all_its_parts() -> None:
 
 @pytest.mark.parametrize("level", ["block", "model"])
 def test_kernels_state_the_flops_of_every_attention(level: str) -> None:
-    """No operator counter sees into them: encoder, decoder and cross-attention by the closed form."""
+    """As operators with a formula, or else in closed form: encoder, decoder and cross-attention."""
     of = case(**TRANSLATOR, level=level, implementation="triton-flash")
     workload = build_workload(of)
     counted = count_call(workload)
@@ -136,7 +137,10 @@ def test_kernels_state_the_flops_of_every_attention(level: str) -> None:
         [("decoder", 2), ("encoder", 2), ("cross", 2)] if level == "model" else [("decoder", 1), ("cross", 1)]
     )
     assert all(stated)
-    assert executed_flops(workload, counted) == counted.flops + sum(stated)
+    assert counted.kernel_flops == sum(stated)
+    assert executed_flops(workload, counted) == counted.flops
+    unseen = replace(counted, flops=counted.flops - sum(stated), kernel_flops=0)
+    assert executed_flops(workload, unseen) == counted.flops
 
 
 @pytest.mark.parametrize(

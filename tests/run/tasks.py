@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 Plain = dict[str, Any]
+FUSION = "TRITON_DEFAULT_FP_FUSION"
 
 
 def ok(case: Plain, settings: Plain, context: Plain) -> Plain:
@@ -115,6 +116,13 @@ def torch_out_of_memory(case: Plain, settings: Plain, context: Plain) -> Plain:
     )
 
 
+def too_large_a_kernel(case: Plain, settings: Plain, context: Plain) -> Plain:
+    """What Triton raises where a compiled kernel does not fit the GPU."""
+    from triton.runtime.errors import OutOfResources
+
+    raise OutOfResources(163_840, 101_376, "shared memory")
+
+
 def poison(case: Plain, settings: Plain, context: Plain) -> Plain:
     """Breaks its process for every later case, as an asynchronous device error does."""
     sys.modules["poison"] = sys
@@ -140,6 +148,19 @@ def look_at_server(case: Plain, settings: Plain, context: Plain) -> Plain:
         "cuda_initialised": torch.cuda.is_initialized(),
         "bad_fork": torch.cuda._is_in_bad_fork(),
         "not_loaded": [name for name in PRELOAD if name.partition(":")[0] not in sys.modules],
+    }
+    return ok(case, settings, context) | {"provenance": {"autotune": facts}}
+
+
+def look_at_triton(case: Plain, settings: Plain, context: Plain) -> Plain:
+    """Whether Triton fuses multiply and add here, and what its variable was when the server started."""
+    import triton
+
+    started = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
+    facts = {
+        "fused": triton.knobs.language.default_fp_fusion,
+        "here": os.environ.get(FUSION),
+        "server": [entry.decode() for entry in started if entry.startswith(FUSION.encode())],
     }
     return ok(case, settings, context) | {"provenance": {"autotune": facts}}
 
@@ -175,5 +196,6 @@ DEEDS = {
     for deed in (
         ok, hang, segfault, killed, kill_server, leave, raise_error, exit_quietly, nonsense, allocate,
         torch_out_of_memory, poison, need_healthy, allocate_numpy, fill_2_gib, look_at_server,
+        too_large_a_kernel, look_at_triton,
     )
 }  # fmt: skip

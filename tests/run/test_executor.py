@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.device.environment import environment
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 from attnbench.run.executor import PRELOAD, ExecutorSettings, InProcessExecutor, Isolation, LocalExecutor
@@ -195,6 +196,18 @@ def test_in_this_process_nothing_of_a_failed_case_is_kept(tmp_path, monkeypatch)
     assert executor.settings.task == "tests.run.tasks:by_option"
 
 
+def test_a_kernel_that_does_not_fit_the_gpu_is_unsupported_and_the_run_goes_on(make):
+    """E07: what only the compiler knew is no mistake of the case, and costs no other one."""
+    executor = make("implementation")
+    record, after = executor.submit(case("too_large_a_kernel")), executor.submit(case())
+    assert record.status == "unsupported"
+    assert record.latency is None
+    assert record.reason.startswith("a kernel does not fit this GPU: out of resource: shared memory")
+    assert "163840" in record.reason
+    assert "101376" in record.reason
+    assert after.status == "ok"
+
+
 def test_in_process_interpreted_cases_still_leave_a_native_process(tmp_path, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with InProcessExecutor(settings(tmp_path)) as executor:
@@ -213,6 +226,25 @@ def test_the_fork_server_has_one_thread_and_has_touched_no_device(torch_executor
     import torch
 
     assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.parametrize(("said", "value"), [(None, "1"), ("0", "0")])
+def test_triton_is_told_whether_to_fuse_before_it_is_imported(make, monkeypatch, said, value):
+    """Its default changes with its version; what a run records is what workers were started with."""
+    monkeypatch.delenv(tasks.FUSION, raising=False)
+    if said is not None:
+        monkeypatch.setenv(tasks.FUSION, said)
+    facts = make().submit(case("look_at_triton")).provenance.autotune
+    assert facts == {"fused": value == "1", "here": value, "server": [f"{tasks.FUSION}={value}"]}
+    assert environment()["variables"][tasks.FUSION] == value
+
+
+def test_triton_in_this_process_is_told_the_same_for_as_long_as_a_case_takes(tmp_path, monkeypatch):
+    monkeypatch.delenv(tasks.FUSION, raising=False)
+    with InProcessExecutor(settings(tmp_path)) as executor:
+        record = executor.submit(case("look_at_triton"))
+    assert record.provenance.autotune["here"] == "1"
+    assert tasks.FUSION not in os.environ
 
 
 PARENT = """
