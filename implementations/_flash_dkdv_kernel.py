@@ -138,17 +138,8 @@ def flash_dkdv_kernel(
             head = kv_head * group_size + step // blocks
             rows = block * BLOCK_Q + block_rows
             wide_head = tl.cast(head, tl.int64)
-            row_offsets = (wide_batch * num_kv_heads * group_size + wide_head) * seqlen_q + rows
             if copy == 0:
-                # A query that sees no key of this tile has a largest score of +inf, and with it no weight.
                 seeing = (rows >= lo) & (rows < hi)
-                largest = tl.load(statistics_ptr + row_offsets, mask=seeing, other=float("inf"))
-                log2_sum = tl.load(statistics_ptr + num_rows + row_offsets, mask=seeing, other=0.0)
-                delta = tl.load(delta_ptr + row_offsets, mask=seeing, other=0.0)
-            else:
-                largest = tl.load(statistics_ptr + row_offsets)
-                log2_sum = tl.load(statistics_ptr + num_rows + row_offsets)
-                delta = tl.load(delta_ptr + row_offsets)
             if TMA:
                 q = q_ptr.load([batch, head, block * BLOCK_Q, 0]).reshape(BLOCK_Q, BLOCK_D)
                 do = do_ptr.load([batch, head, block * BLOCK_Q, 0]).reshape(BLOCK_Q, BLOCK_DV)
@@ -169,14 +160,26 @@ def flash_dkdv_kernel(
                     else:
                         do = tl.load(do_ptrs)
             scores = tl.dot(k, tl.trans(q), input_precision="ieee")
+            # Statistics are loaded where they are used: held over a product, they would be spilled.
+            row_offsets = (wide_batch * num_kv_heads * group_size + wide_head) * seqlen_q + rows
             if copy == 0:
                 visible = rows[None, :] >= first_row[:, None]
                 if HAS_LEFT:
                     visible = visible & (rows[None, :] <= last_row[:, None])
                 scores = tl.where(visible, scores, float("-inf"))
+                # A query that sees no key of this tile has a largest score of +inf, and with it no weight.
+                largest = tl.load(statistics_ptr + row_offsets, mask=seeing, other=float("inf"))
+                log2_sum = tl.load(statistics_ptr + num_rows + row_offsets, mask=seeing, other=0.0)
+            else:
+                largest = tl.load(statistics_ptr + row_offsets)
+                log2_sum = tl.load(statistics_ptr + num_rows + row_offsets)
             p = tl.exp2((scores - largest[None, :]) * scale_log2 - log2_sum[None, :])
             dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
             dp = tl.dot(v, tl.trans(do), input_precision="ieee")
+            if copy == 0:
+                delta = tl.load(delta_ptr + row_offsets, mask=seeing, other=0.0)
+            else:
+                delta = tl.load(delta_ptr + row_offsets)
             ds = p * (dp - delta[None, :])
             dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
 
