@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from ._flash_backward_kernel import flash_dkdv_kernel, flash_dq_kernel
 from ._flash_cost import operator_flops
+from ._flash_dkdv_kernel import flash_dkdv_kernel
+from ._flash_dq_kernel import flash_dq_kernel
 from ._flash_launch import Form, dkdv_launch, dq_launch
 from ._flash_tiles import Tile
 from ._operators import LIBRARY, bounds, define, result, run

@@ -12,7 +12,7 @@ Sources: Flash-Decoding, pytorch.org/blog/flash-decoding (2023); FlashAttention-
 import triton
 import triton.language as tl
 
-from ._flash_kernel import key_range
+from ._flash_ranges import key_range
 
 
 @triton.jit

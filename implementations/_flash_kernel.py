@@ -13,42 +13,7 @@ Source: FlashAttention-2, arXiv 2307.08691 (queries outside, keys inside); onlin
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def key_range(
-    tile,
-    query_start,
-    key_limit,
-    seqlen_q,
-    left,
-    right,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    HAS_LEFT: tl.constexpr,
-    HAS_RIGHT: tl.constexpr,
-):
-    """Return ``lo, hi, begin, full_begin, full_end, end`` of a query tile.
-
-    Some query sees a key in ``lo … hi-1``; key tiles start at ``begin … end-1``, and in those between
-    ``full_begin`` and ``full_end`` every query sees every key.
-    """
-    first_pos = query_start + tile * BLOCK_Q
-    last_pos = query_start + tl.minimum(tile * BLOCK_Q + BLOCK_Q, seqlen_q) - 1
-    lo = 0
-    full_lo = 0
-    hi = key_limit
-    full_hi = key_limit
-    if HAS_LEFT:
-        lo = tl.maximum(first_pos - left, 0)
-        full_lo = tl.maximum(last_pos - left, 0)
-    if HAS_RIGHT:
-        hi = tl.minimum(last_pos + right + 1, key_limit)
-        full_hi = tl.minimum(first_pos + right + 1, key_limit)
-    begin = lo // BLOCK_K * BLOCK_K
-    end = tl.where(hi > lo, (hi + BLOCK_K - 1) // BLOCK_K * BLOCK_K, begin)
-    full_begin = tl.minimum((full_lo + BLOCK_K - 1) // BLOCK_K * BLOCK_K, end)
-    full_end = tl.maximum(full_hi // BLOCK_K * BLOCK_K, full_begin)
-    return lo, hi, begin, full_begin, full_end, end
+from ._flash_ranges import key_range
 
 
 @triton.jit

@@ -55,8 +55,8 @@ def _spec(kernel: str, module: str) -> KernelSpec:
 
 
 FORWARD = _spec("forward", "._flash_kernel")
-DQ = _spec("dq", "._flash_backward_kernel")
-DKDV = _spec("dkdv", "._flash_backward_kernel")
+DQ = _spec("dq", "._flash_dq_kernel")
+DKDV = _spec("dkdv", "._flash_dkdv_kernel")
 DECODE = _spec("decode", "._flash_decode_kernel")
 MERGE = _spec("merge", "._flash_decode_kernel")
 KERNELS = (FORWARD, DQ, DKDV, DECODE, MERGE)

@@ -1,7 +1,8 @@
 """Tile sizes of the FlashAttention kernel. In: a problem. Out: block sizes, warps and pipeline stages.
 
-The table (``_flash_tiles.toml``) is data: every entry was compiled ahead of time for its target, fits its
-shared memory and spills no register. Without a driver to ask, the answer is a fixed entry.
+The table (``_flash_tiles.toml``) is data: every entry was compiled ahead of time for its target and fits its
+shared memory; those of 16 bits and widths up to 128 spill no register. Without a driver to ask, the answer is
+a fixed entry.
 """
 
 import tomllib
@@ -45,7 +46,7 @@ def padded_width(width: int) -> int:
 
 @cache
 def tile_table() -> Mapping[str, Any]:
-    """Return the table: kernel → target → bits of an element → padded width → the four numbers of a tile."""
+    """Return the table: kernel → target → bits of an element → padded width → the numbers of a tile."""
     return tomllib.loads(Path(__file__).with_name("_flash_tiles.toml").read_text(encoding="utf-8"))
 
 

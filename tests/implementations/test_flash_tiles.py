@@ -34,8 +34,14 @@ def test_a_gpu_that_is_not_listed_takes_the_nearest_older_entry(capability, targ
     assert table_target(capability) == target
 
 
-@pytest.mark.parametrize("kernel", ["forward", "dq", "dkdv"])
-@pytest.mark.parametrize("target", sorted(tile_table()["forward"]))
+@pytest.mark.parametrize(
+    ("kernel", "target"),
+    [
+        (kernel, target)
+        for kernel in ("forward", "dq", "dkdv", "decode")
+        for target in sorted(tile_table()[kernel])
+    ],
+)
 @pytest.mark.parametrize("dtype_bytes", [2, 4])
 @pytest.mark.parametrize("width", [16, 32, 64, 128, 256])
 def test_every_target_has_every_width(kernel, target, dtype_bytes, width):
