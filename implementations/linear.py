@@ -19,16 +19,16 @@ from attnbench.contract.inputs import check_inputs
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import LINEAR_ELU
 
-from ._batch_runs import BatchRun, batch_runs
-from ._flash_programs import is_empty
-from ._linear_chunks import LinearChunks
-from ._linear_cost import chunks_cost
-from ._linear_cost import state_bytes as sums_bytes
-from ._linear_kernel_cost import kernel_cost
-from ._linear_kernels import KERNELS
-from ._linear_parts import parts_of
-from ._linear_step_cost import step_cost, step_kernel_takes, step_tile
-from ._linear_tiles import kernels_take, linear_tile_for
+from ._flash.programs import is_empty
+from ._linear.chunks import LinearChunks
+from ._linear.cost import chunks_cost
+from ._linear.cost import state_bytes as sums_bytes
+from ._linear.kernel_cost import kernel_cost
+from ._linear.kernels import KERNELS
+from ._linear.parts import parts_of
+from ._linear.step_cost import step_cost, step_kernel_takes, step_tile
+from ._linear.tiles import kernels_take, linear_tile_for
+from ._shared.batch_runs import BatchRun, batch_runs
 
 
 @dataclass
@@ -114,7 +114,7 @@ def attention(
     """
     check_inputs(q, k, v, problem)
     if _kernels_run(problem):
-        from ._linear_triton import linear_forward  # loads triton
+        from ._linear.forward import linear_forward  # loads triton
 
         return AttentionOutput(linear_forward(q, k, v, problem=problem))
     return AttentionOutput(_LinearAttention.apply(q, k, v, problem))  # type: ignore[no-untyped-call]
@@ -154,7 +154,7 @@ def extend(
         raise UsageError(f"state: made for {len(state.lengths)} rows, the chunk has {p.batch}")
     state.lengths = tuple(old + new for old, new in zip(state.lengths, p.key_limits, strict=True))
     if step_kernel_takes(p):
-        from . import _linear_step  # noqa: F401  registers the operator and loads triton
+        from ._linear import step  # noqa: F401  registers the operator and loads triton
 
         tile = step_tile(p)
         return AttentionOutput(

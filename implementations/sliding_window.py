@@ -15,12 +15,12 @@ from attnbench.contract.inputs import check_inputs
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 
-from ._band import band_attention
-from ._band_cost import band_cost
-from ._flash_cost import cost as kernel_cost
-from ._flash_kernels import KERNELS
-from ._flash_kernels import configuration as kernel_configuration
-from ._flash_tiles import kernel_faults
+from ._band.attention import band_attention
+from ._band.cost import band_cost
+from ._flash.cost import cost as kernel_cost
+from ._flash.kernels import KERNELS
+from ._flash.kernels import configuration as kernel_configuration
+from ._flash.tiles import kernel_faults
 
 
 def _kernel_runs(problem: Problem) -> bool:
@@ -42,7 +42,7 @@ def attention(
     """
     check_inputs(q, k, v, problem)
     if _kernel_runs(problem):
-        from ._flash_attention import flash_attention  # loads triton
+        from ._flash.attention import flash_attention  # loads triton
 
         return flash_attention(q, k, v, problem=problem)
     return band_attention(q, k, v, problem)

@@ -13,11 +13,11 @@ from attnbench.contract.inputs import check_inputs
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 
-from ._flash_attention import flash_attention
-from ._flash_cost import cost
-from ._flash_kernels import KERNELS, configuration
-from ._flash_memory import memory_faults
-from ._flash_tiles import OPTIONS, SPLITS, kernel_faults
+from ._flash.attention import flash_attention
+from ._flash.cost import cost
+from ._flash.kernels import KERNELS, configuration
+from ._flash.memory import memory_faults
+from ._flash.tiles import OPTIONS, SPLITS, kernel_faults
 
 
 def attention(

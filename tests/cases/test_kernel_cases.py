@@ -22,9 +22,9 @@ from attnbench.contract.implementation import AttentionOutput
 from attnbench.contract.masks import Causal, Full, Mask, SlidingWindow
 from attnbench.contract.problem import Problem
 from attnbench.device.targets import find_target
-from attnbench.implementations import _flash_tiles
-from attnbench.implementations._flash_memory import least_shared_bytes
-from attnbench.implementations._flash_tiles import Tile, tile_for, tile_table
+from attnbench.implementations._flash import tiles
+from attnbench.implementations._flash.memory import least_shared_bytes
+from attnbench.implementations._flash.tiles import Tile, tile_for, tile_table
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 from attnbench.run.executor import ExecutorSettings, InProcessExecutor
@@ -302,7 +302,7 @@ def test_e07_no_entry_of_the_table_is_refused(kernel: str) -> None:
 
 
 def on_a_gpu_of(capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_flash_tiles, "_capability_by_driver", lambda: capability)
+    monkeypatch.setattr(tiles, "_capability_by_driver", lambda: capability)
 
 
 def test_e07_a_tile_too_large_for_the_gpu_is_unsupported_and_the_run_goes_on(

@@ -14,9 +14,9 @@ from attnbench.contract.discovery import get_implementation
 from attnbench.contract.implementation import AttentionOutput
 from attnbench.contract.masks import Causal
 from attnbench.contract.problem import Problem
-from attnbench.implementations._linear_kernel_cost import kernel_cost
-from attnbench.implementations._linear_tiles import LinearTile
-from attnbench.implementations._linear_triton import linear_forward
+from attnbench.implementations._linear.forward import linear_forward
+from attnbench.implementations._linear.kernel_cost import kernel_cost
+from attnbench.implementations._linear.tiles import LinearTile
 
 
 def _attention(

@@ -10,20 +10,17 @@ import torch
 from attnbench.contract.discovery import get_implementation
 from attnbench.contract.masks import SlidingWindow
 from attnbench.contract.problem import Problem
-from attnbench.implementations import (
-    _autotune,
-    _autotune_flash,
-    _autotune_gpu,
-    _autotune_linear,
-    _flash_tiles,
-    _linear_tiles,
-)
-from attnbench.implementations._autotune import LEAST_GAIN, Trial, fastest, search, with_neighbours
-from attnbench.implementations._autotune_gpu import alike
-from attnbench.implementations._flash_memory import least_shared_bytes
-from attnbench.implementations._flash_tiles import Tile, table_tile, tile_for
-from attnbench.implementations._linear_tiles import LinearTile, linear_tile_for
-from attnbench.implementations._operators import launched
+from attnbench.implementations._flash import autotune as flash_autotune
+from attnbench.implementations._flash import tiles as flash_tiles
+from attnbench.implementations._flash.memory import least_shared_bytes
+from attnbench.implementations._flash.tiles import Tile, table_tile, tile_for
+from attnbench.implementations._linear import autotune as linear_autotune
+from attnbench.implementations._linear import tiles as linear_tiles
+from attnbench.implementations._linear.tiles import LinearTile, linear_tile_for
+from attnbench.implementations._shared import autotune, autotune_gpu
+from attnbench.implementations._shared.autotune import LEAST_GAIN, Trial, fastest, search, with_neighbours
+from attnbench.implementations._shared.autotune_gpu import alike
+from attnbench.implementations._shared.operators import launched
 from attnbench.measure.pipeline import measure_case
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
@@ -47,7 +44,7 @@ def attempts(trials):
 
 
 def test_neighbours_differ_in_one_number():
-    found = with_neighbours([ENTRY, WIDE], _autotune_flash.STEPS)
+    found = with_neighbours([ENTRY, WIDE], flash_autotune.STEPS)
     assert found[:2] == [ENTRY, WIDE]
     assert len(found) == len(set(found))
     for tile in found[2:]:
@@ -91,7 +88,7 @@ def test_the_fastest_tile_that_runs_and_spills_no_more_than_the_table_s(trials, 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_what_is_tried_fits_the_gpu(kernel, target, dtype):
     p = ON_GPU.replace(dtype=dtype)
-    entry, *others = _autotune_flash.candidates(p, kernel, target, SHARED_BYTES[target])
+    entry, *others = flash_autotune.candidates(p, kernel, target, SHARED_BYTES[target])
     assert entry == tile_for(p, target, kernel)
     assert len(others) >= 5
     for tile in (entry, *others):
@@ -102,7 +99,7 @@ def test_what_is_tried_fits_the_gpu(kernel, target, dtype):
 
 def test_a_gpu_with_less_shared_memory_tries_fewer_tiles():
     tiles = [
-        _autotune_flash.candidates(ON_GPU, "forward", "sm_80", shared_bytes)
+        flash_autotune.candidates(ON_GPU, "forward", "sm_80", shared_bytes)
         for shared_bytes in (166_912, 101_376, 0)
     ]
     assert len(tiles[0]) > len(tiles[1]) > len(tiles[2])
@@ -112,12 +109,12 @@ def test_a_gpu_with_less_shared_memory_tries_fewer_tiles():
 def test_no_tile_is_longer_than_few_queries():
     few = ON_GPU.replace(seqlen_q=16, num_kv_heads=4)
     for kernel, longest in (("forward", 16), ("decode", 32)):
-        tiles = _autotune_flash.candidates(few, kernel, "sm_90", SHARED_BYTES["sm_90"])
+        tiles = flash_autotune.candidates(few, kernel, "sm_90", SHARED_BYTES["sm_90"])
         assert max(tile.block_q for tile in tiles) == longest
 
 
 def test_blocks_of_linear_attention_are_no_longer_than_chunks():
-    entry, *others = _autotune_linear.candidates(ON_GPU, "forward", "sm_90")
+    entry, *others = linear_autotune.candidates(ON_GPU, "forward", "sm_90")
     assert entry == linear_tile_for(ON_GPU, "forward", "sm_90")
     assert len(others) >= 5
     assert all(tile.block <= tile.chunk_size for tile in others)
@@ -142,22 +139,22 @@ def test_the_row_that_is_printed_can_be_put_into_the_table(
     kernel, target, dtype, widths, capsys, monkeypatch
 ):
     p = ON_GPU.replace(dtype=dtype, head_dim=widths[0], head_dim_v=widths[1])
-    tiles = _autotune_flash.candidates(p, kernel, target, SHARED_BYTES["sm_90"])
-    row = partial(_autotune_flash.row, p, kernel, target, "a GPU")
+    tiles = flash_autotune.candidates(p, kernel, target, SHARED_BYTES["sm_90"])
+    row = partial(flash_autotune.row, p, kernel, target, "a GPU")
     winner = search(tiles, made_up_time, row)
     assert winner == max(tiles, key=lambda tile: 1 / made_up_time(tile).median_ms)
     assert winner != tiles[0]
     table = parsed(capsys.readouterr().err)
     assert list(table) == [kernel]
     assert list(table[kernel]) == [target]
-    monkeypatch.setattr(_flash_tiles, "tile_table", lambda: table)
+    monkeypatch.setattr(flash_tiles, "tile_table", lambda: table)
     assert table_tile(kernel, target, p.dtype_bytes, max(widths)) == winner
 
 
 def test_a_tile_cut_to_few_queries_is_printed_uncut(capsys):
     few = ON_GPU.replace(seqlen_q=16, mode="fwd")
-    tiles = _autotune_flash.candidates(few, "forward", "sm_90", SHARED_BYTES["sm_90"])
-    winner = search(tiles, made_up_time, partial(_autotune_flash.row, few, "forward", "sm_90", "a GPU"))
+    tiles = flash_autotune.candidates(few, "forward", "sm_90", SHARED_BYTES["sm_90"])
+    winner = search(tiles, made_up_time, partial(flash_autotune.row, few, "forward", "sm_90", "a GPU"))
     block_q, *rest = parsed(capsys.readouterr().err)["forward"]["sm_90"]["16"]["128"]
     assert winner.block_q == 16
     assert block_q == table_tile("forward", "sm_90", 2, 128).block_q
@@ -166,18 +163,18 @@ def test_a_tile_cut_to_few_queries_is_printed_uncut(capsys):
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_so_can_a_row_of_linear_attention(direction, capsys, monkeypatch):
-    tiles = _autotune_linear.candidates(ON_GPU, direction, "sm_89")
-    row = partial(_autotune_linear.row, ON_GPU, direction, "sm_89", "a GPU")
+    tiles = linear_autotune.candidates(ON_GPU, direction, "sm_89")
+    row = partial(linear_autotune.row, ON_GPU, direction, "sm_89", "a GPU")
     winner = search(tiles, made_up_time, row)
     assert winner != tiles[0]
     table = parsed(capsys.readouterr().err)
-    monkeypatch.setattr(_linear_tiles, "linear_tile_table", lambda: table)
+    monkeypatch.setattr(linear_tiles, "linear_tile_table", lambda: table)
     assert linear_tile_for(ON_GPU, direction, "sm_89") == winner
 
 
 def test_the_comment_of_a_row_says_what_was_compared():
     found = fastest([ENTRY, WIDE, DEEP], attempts({ENTRY: (1.25, 0), WIDE: (1.0, 0)}))
-    comment, *_ = _autotune.table_row("forward.sm_90", "16", 64, WIDE, found, "a GPU").splitlines()
+    comment, *_ = autotune.table_row("forward.sm_90", "16", 64, WIDE, found, "a GPU").splitlines()
     assert comment == "# a GPU: 1 ms, the table's tile 1.25 ms; 3 tiles, 1 of which did not run"
 
 
@@ -188,7 +185,7 @@ SMALL = Problem(seqlen_q=40, num_heads=2, num_kv_heads=1, head_dim=16, mode="fwd
 def test_every_tile_is_tried_on_the_kernel_itself(kernel):
     """Interpreted: what is timed are launches of the kernel, and their results don't depend on the tile."""
     p = SMALL.replace(seqlen_q=12, mask=SlidingWindow(20))
-    calls = _autotune_flash.calls_of(p, kernel, "cpu", torch.device("cpu"))
+    calls = flash_autotune.calls_of(p, kernel, "cpu", torch.device("cpu"))
     results = []
     for tile in (Tile(16, 32, 4, 1), Tile(32, 16, 4, 1)):
         with launched() as seen:
@@ -201,7 +198,7 @@ def test_every_tile_is_tried_on_the_kernel_itself(kernel):
 
 @pytest.mark.parametrize(("direction", "launches"), [("forward", 3), ("backward", 7)])
 def test_both_passes_of_linear_attention_are_tried_whole(direction, launches):
-    calls = _autotune_linear.calls_of(SMALL, direction, "cpu", torch.device("cpu"))
+    calls = linear_autotune.calls_of(SMALL, direction, "cpu", torch.device("cpu"))
     results = []
     for tile in (LinearTile(16, 16, 16, 4, 1), LinearTile(32, 16, 16, 4, 1)):
         with launched() as seen:
@@ -214,7 +211,7 @@ def test_both_passes_of_linear_attention_are_tried_whole(direction, launches):
 def test_the_random_numbers_of_a_process_stay_as_they_are():
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    _autotune_gpu.random_inputs(SMALL, torch.device("cpu"))
+    autotune_gpu.random_inputs(SMALL, torch.device("cpu"))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -223,7 +220,7 @@ def no_search(monkeypatch):
     def refuse(*_):
         raise AssertionError("nothing is to be searched")
 
-    for module in (_autotune_flash, _autotune_linear):
+    for module in (flash_autotune, linear_autotune):
         monkeypatch.setattr(module, "fastest_tile", refuse)
 
 
@@ -238,25 +235,25 @@ def gpu(monkeypatch):
         "empty_cache": None,
     }.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
-    for module in (_autotune_flash, _autotune_linear):
+    for module in (flash_autotune, linear_autotune):
         module._fastest_on.cache_clear()
-    monkeypatch.setattr(_autotune_flash, "shared_bytes_per_block", lambda index: SHARED_BYTES["sm_90"])
-    monkeypatch.setenv(_autotune.VARIABLE, "1")
+    monkeypatch.setattr(flash_autotune, "shared_bytes_per_block", lambda index: SHARED_BYTES["sm_90"])
+    monkeypatch.setenv(autotune.VARIABLE, "1")
 
 
 @pytest.mark.parametrize("value", [None, "0", ""])
 def test_without_the_variable_nothing_is_searched(value, gpu, no_search, monkeypatch):
-    monkeypatch.delenv(_autotune.VARIABLE)
+    monkeypatch.delenv(autotune.VARIABLE)
     if value is not None:
-        monkeypatch.setenv(_autotune.VARIABLE, value)
+        monkeypatch.setenv(autotune.VARIABLE, value)
     assert tile_for(ON_GPU) == table_tile("forward", "sm_90", 2, 128)
     assert linear_tile_for(ON_GPU, "forward") == linear_tile_for(ON_GPU, "forward", "sm_90")
 
 
 def test_without_a_gpu_the_table_answers_and_one_line_says_so(no_search, monkeypatch, capsys):
-    monkeypatch.setenv(_autotune.VARIABLE, "1")
+    monkeypatch.setenv(autotune.VARIABLE, "1")
     monkeypatch.setattr("attnbench.device.hardware.cuda_devices", lambda: [])
-    _autotune._say_where_no_gpu_is.cache_clear()
+    autotune._say_where_no_gpu_is.cache_clear()
     assert tile_for(ON_GPU) == tile_for(ON_GPU, "sm_80")
     assert tile_for(ON_GPU.replace(device="cpu", dtype="float32")).block_q == 128
     assert linear_tile_for(ON_GPU, "forward") == linear_tile_for(ON_GPU, "forward", "sm_80")
@@ -283,7 +280,7 @@ def searches(gpu, monkeypatch):
         found.append((what, target, problem.seqlen_k))
         return lambda tile: tile
 
-    for module in (_autotune_flash, _autotune_linear):
+    for module in (flash_autotune, linear_autotune):
         monkeypatch.setattr(module, "calls_of", calls_of)
         monkeypatch.setattr(module, "time_on_gpu", made_up_time)
     return found
@@ -320,7 +317,7 @@ def test_everything_takes_the_tile_that_was_found(searches):
 
 
 def test_where_memory_is_short_the_table_s_tile_is_taken(gpu, monkeypatch, capsys):
-    monkeypatch.setattr(_autotune_flash, "calls_of", out_of_memory_of)
+    monkeypatch.setattr(flash_autotune, "calls_of", out_of_memory_of)
     assert tile_for(ON_GPU) == tile_for(ON_GPU, "sm_90")
     assert capsys.readouterr().err == ("no memory left to search for tiles: that of the table is taken\n")
 
@@ -391,9 +388,9 @@ def test_tiles_are_chosen_before_anything_is_counted_or_timed(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_search_on_the_gpu_that_is_here(kernel, monkeypatch, capsys):
-    monkeypatch.setenv(_autotune.VARIABLE, "1")
+    monkeypatch.setenv(autotune.VARIABLE, "1")
     torch.cuda.init()
     p = Problem(seqlen_q=512, seqlen_k=512, head_dim=64, dtype="float16", device="cuda", mode="fwd_bwd")
     tile = tile_for(p if kernel != "decode" else p.replace(seqlen_q=1, mode="decode"), kernel=kernel)
     rows = parsed(capsys.readouterr().err)
-    assert tile.block_k == rows[kernel][_flash_tiles.current_target("cuda")]["16"]["64"][1]
+    assert tile.block_k == rows[kernel][flash_tiles.current_target("cuda")]["16"]["64"][1]

@@ -16,9 +16,9 @@ from attnbench.contract.implementation import refusals
 from attnbench.contract.masks import Causal, Full, Mask, SlidingWindow
 from attnbench.contract.problem import Problem
 from attnbench.contract.state import append, extend, new_state
-from attnbench.implementations._flash_decode_cost import decode_cost
-from attnbench.implementations._flash_splits import DecodePrograms, decodes, num_splits
-from attnbench.implementations._flash_tiles import padded_width, tile_for, tile_table
+from attnbench.implementations._flash.decode_cost import decode_cost
+from attnbench.implementations._flash.splits import DecodePrograms, decodes, num_splits
+from attnbench.implementations._flash.tiles import padded_width, tile_for, tile_table
 from attnbench.measure.flop_counter import FlopCounter
 from attnbench.measure.inputs import make_inputs
 from attnbench.measure.interpreter import sample_kernels, trace_kernels

@@ -3,7 +3,7 @@
 import pytest
 
 from attnbench.contract.problem import Problem
-from attnbench.implementations._flash_tiles import (
+from attnbench.implementations._flash.tiles import (
     Tile,
     padded_width,
     table_target,

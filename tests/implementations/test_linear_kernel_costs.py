@@ -16,12 +16,12 @@ from attnbench.contract.evaluation import truth
 from attnbench.contract.masks import Causal, Full, Mask
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import LINEAR_ELU
-from attnbench.implementations import _linear_step  # noqa: F401  registers attnbench::linear_step
-from attnbench.implementations._linear_kernel_cost import kernel_cost, operator_work
-from attnbench.implementations._linear_programs import make_shape
-from attnbench.implementations._linear_step_cost import step_cost
-from attnbench.implementations._linear_tiles import LinearTile, linear_tile_for
-from attnbench.implementations._linear_triton import linear_forward
+from attnbench.implementations._linear import step  # noqa: F401  registers attnbench::linear_step
+from attnbench.implementations._linear.forward import linear_forward
+from attnbench.implementations._linear.kernel_cost import kernel_cost, operator_work
+from attnbench.implementations._linear.programs import make_shape
+from attnbench.implementations._linear.step_cost import step_cost
+from attnbench.implementations._linear.tiles import LinearTile, linear_tile_for
 from attnbench.measure.flop_counter import FlopCounter
 from attnbench.measure.inputs import make_inputs
 from attnbench.measure.interpreter import sample_kernels, trace_kernels

@@ -13,9 +13,9 @@ from attnbench.contract.evaluation import truth
 from attnbench.contract.masks import Causal, Full
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import LINEAR_ELU
-from attnbench.implementations import _linear_step  # noqa: F401  registers attnbench::linear_step
-from attnbench.implementations._linear_tiles import LinearTile
-from attnbench.implementations._linear_triton import linear_forward
+from attnbench.implementations._linear import step as registered  # noqa: F401  registers attnbench::linear_step
+from attnbench.implementations._linear.forward import linear_forward
+from attnbench.implementations._linear.tiles import LinearTile
 from attnbench.measure.agreement import grade_outputs
 from attnbench.measure.inputs import make_inputs
 from tests.implementations.conformance import DEFAULTS, SHAPES, inputs_for, run, yardstick_for

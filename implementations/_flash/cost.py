@@ -1,0 +1,157 @@
+"""What the FlashAttention kernels cost. In: a problem. Out: exact integers.
+
+Letters: B batch, H query heads, D and Dv widths. All sums run over tiles.
+"""
+
+from collections.abc import Sequence
+
+from attnbench.contract.cost import (
+    LSE_BYTES,
+    Cost,
+    compulsory_bytes,
+    from_cache,
+    matmul_count,
+    tensor_bytes,
+    useful_flops,
+)
+from attnbench.contract.masks import Band
+from attnbench.contract.problem import Problem
+
+from .decode_cost import decode_cost
+from .programs import (
+    DELTA_BYTES,
+    STATISTICS_BYTES,
+    KernelPrograms,
+    effective_band,
+    kernels_of,
+    visited_tiles,
+)
+from .splits import decodes
+from .tiles import Tile, padded_width
+
+MATMULS = {"forward": (1, 1), "dq": (2, 1), "dkdv": (2, 2)}
+"""Matmuls of a tile over D and over Dv: s and p v; s, dq and dp; s, dk, dp and dv."""
+
+
+def tile_flops(kernel: str, visited: int, tile: Tile, head_dim: int, value_dim: int) -> int:
+    """FLOPs of ``visited`` whole tiles, heads padded to a power of two."""
+    over_d, over_dv = MATMULS[kernel]
+    width = over_d * padded_width(head_dim) + over_dv * padded_width(value_dim)
+    return 2 * visited * tile.block_q * tile.block_k * width
+
+
+def operator_flops(
+    kernel: str,
+    shapes: Sequence[Sequence[int]],
+    query_starts: Sequence[int],
+    key_limits: Sequence[int],
+    left: int | None,
+    right: int | None,
+    tile: Sequence[int],
+) -> int:
+    """FLOPs of an operator, given the shapes of q, k and v and what else it is called with."""
+    q, k, v = shapes
+    lengths, band, block = (q[2], k[2]), Band(left, right), Tile(*tile)
+    visited = visited_tiles(kernel, band, lengths, query_starts, key_limits, block)
+    return tile_flops(kernel, q[1] * visited, block, q[3], v[3])
+
+
+def requested_bytes(problem: Problem) -> int:
+    """Return the bytes that loads and stores of the mode's kernels ask for."""
+    return sum(KernelPrograms(problem, kernel).requested_bytes() for kernel in kernels_of(problem))
+
+
+def _operand_bytes(problem: Problem) -> tuple[int, int]:
+    """Return ``(operand bytes, peak bytes)``: one operator a kernel, and nothing else.
+
+    Forward reads q, k and v, writes out and lse and, before a backward pass, statistics. dq reads q, k, v,
+    do, out and statistics, writes dq and delta. dkdv reads q, k, v, do, statistics and delta, writes dk and
+    dv. At the peak there is all that the call has written (``bounds``, 8 bytes a batch row, is kept).
+    """
+    p, size = problem, tensor_bytes(problem)
+    rows = p.batch * p.num_heads * p.seqlen_q
+    inputs = size["q"] + size["k"] + size["v"]
+    written = moved = 0
+    for kernel in kernels_of(p):
+        if kernel == "forward":
+            kept = rows * STATISTICS_BYTES if p.needs_gradients else 0
+            read, results = inputs, size["out"] + size["lse"] + kept
+        elif kernel == "dq":
+            read = inputs + 2 * size["out"] + rows * STATISTICS_BYTES
+            results = size["q"] + rows * DELTA_BYTES
+        else:
+            read = inputs + size["out"] + rows * (STATISTICS_BYTES + DELTA_BYTES)
+            results = size["k"] + size["v"]
+        moved += read + results
+        written += results
+    return moved, written
+
+
+@from_cache
+def cost(problem: Problem) -> Cost:
+    """Exact counts of one call.
+
+    Executed FLOPs are those of whole tiles with heads padded to a power of two: 2 matmuls a forward tile, 3
+    for dq and 4 for dk and dv. A visited tile evaluates an exponential a pair, and forward one more to
+    rescale each row.
+    """
+    p = problem
+    if decodes(p):
+        return decode_cost(p)
+    executed = exponentials = 0
+    for kernel in kernels_of(p):
+        programs = KernelPrograms(p, kernel)
+        visited, tile = programs.visited(), programs.tile
+        executed += tile_flops(kernel, visited, tile, p.head_dim, p.head_dim_v)
+        exponentials += visited * tile.block_q * (tile.block_k + (kernel == "forward"))
+    operand_bytes, peak_bytes = _operand_bytes(p)
+    return Cost(
+        flops=useful_flops(p),
+        executed_flops=executed,
+        exponentials=exponentials,
+        compulsory_bytes=compulsory_bytes(p),
+        operand_bytes=operand_bytes,
+        requested_bytes=requested_bytes(p),
+        peak_bytes=peak_bytes,
+        leading=_leading(p),
+    )
+
+
+def _leading(problem: Problem) -> dict[str, str]:
+    """Return the leading terms; those of bytes hold where a sequence is longer than a tile."""
+    p, w = problem, problem.dtype_bytes
+    pairs, kernels = _leading_pairs(p), kernels_of(p)
+    over_d, over_dv = (sum(MATMULS[kernel][side] for kernel in kernels) for side in (0, 1))
+    tiles = {kernel: KernelPrograms(p, kernel).tile for kernel in kernels}
+    requested = [
+        f"{w}*B*H*{pairs}*(d+e)/{tile.block_k if kernel == 'dkdv' else tile.block_q}"
+        for kernel, tile in tiles.items()
+    ]
+    operand = {
+        "forward": f"{w}*B*(H*n + G*m)*(d+e)",
+        "dq": f"{w}*B*(H*n*(2*d+2*e) + G*m*(d+e))",
+        "dkdv": f"{w}*B*(H*n*(d+e) + 2*G*m*(d+e))",
+    }
+    results = {
+        "forward": f"B*H*n*({w}*e + {LSE_BYTES + (STATISTICS_BYTES if p.needs_gradients else 0)})",
+        "dq": f"B*H*n*({w}*d + {DELTA_BYTES})",
+        "dkdv": f"{w}*B*G*m*(d+e)",
+    }
+    return {
+        "flops": f"{matmul_count(p)}*B*H*{pairs}*(d+e)",
+        "executed_flops": f"2*B*H*{pairs}*({over_d}*d+{over_dv}*e)",
+        "exponentials": f"{len(kernels)}*B*H*{pairs}",
+        "operand_bytes": " + ".join(operand[kernel] for kernel in kernels),
+        "requested_bytes": " + ".join(requested),
+        "peak_bytes": " + ".join(results[kernel] for kernel in kernels),
+    }
+
+
+def _leading_pairs(problem: Problem) -> str:
+    """Visible pairs of a head to leading order, as people write it."""
+    left, right = effective_band(problem)
+    if left is None and right is None:
+        return "n*m"
+    if left is None:
+        return "n*(m - n/2)"
+    return "n*W" if right == 0 else "2*n*W"

@@ -1,0 +1,1 @@
+"""Linear attention in chunks: PyTorch operators for CPUs, Triton kernels for CUDA, tiles, costs."""
