@@ -159,7 +159,12 @@ def flash_dkdv_kernel(
                         do = tl.load(do_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
                     else:
                         do = tl.load(do_ptrs)
-            scores = tl.dot(k, tl.trans(q), input_precision="ieee")
+            if k.dtype == tl.float32:
+                # As in the forward kernel, operand for operand: a library that multiplies for the interpreter
+                # may sum in another order, and a key seen alone has the weight 1 only if its score is the same.
+                scores = tl.trans(tl.dot(q, tl.trans(k), input_precision="ieee"))
+            else:
+                scores = tl.dot(k, tl.trans(q), input_precision="ieee")
             # Statistics are loaded where they are used: held over a product, they would be spilled.
             row_offsets = (wide_batch * num_kv_heads * group_size + wide_head) * seqlen_q + rows
             if copy == 0:
