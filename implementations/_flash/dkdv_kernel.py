@@ -160,8 +160,8 @@ def flash_dkdv_kernel(
                     else:
                         do = tl.load(do_ptrs)
             if k.dtype == tl.float32:
-                # As in the forward kernel, operand for operand: a library that multiplies for the interpreter
-                # may sum in another order, and a key seen alone has the weight 1 only if its score is the same.
+                # Operand for operand as in the forward kernel: a library that multiplies for the interpreter
+                # may sum in another order, and a key seen alone has the weight 1 only by the same score.
                 scores = tl.trans(tl.dot(q, tl.trans(k), input_precision="ieee"))
             else:
                 scores = tl.dot(k, tl.trans(q), input_precision="ieee")

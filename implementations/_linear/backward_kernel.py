@@ -20,7 +20,7 @@ contiguous and written whole, 0 where nothing is seen. As in FlashAttention, δ 
 import triton
 import triton.language as tl
 
-from .forward_kernel import feature, operand
+from .forward_kernel import feature, operand, product_with_state
 
 
 @triton.jit
@@ -130,7 +130,7 @@ def linear_dq_kernel(
         other=0.0,
     )
     normaliser = tl.load(state_base + HEAD_DIM * VALUE_DIM + dims, mask=summed, other=0.0)
-    acc = tl.dot(upstream, operand(state, DOT, PRECISION), input_precision=PRECISION)
+    acc = product_with_state(upstream, state, DOT, PRECISION)
     acc -= delta[:, None] * normaliser[None, :]
     if CAUSAL:
         for start in range(chunk * CHUNK, tl.minimum(first + BLOCK, key_limit), BLOCK):

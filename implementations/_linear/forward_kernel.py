@@ -44,6 +44,17 @@ def operand(x, DOT: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def product_with_state(x, state, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """``x state`` with what rounding takes from the state: gradients are differences of large sums."""
+    rounded = operand(state, DOT, PRECISION)
+    acc = tl.dot(x, rounded, input_precision=PRECISION)
+    if PRECISION == "tf32":
+        rest = operand(state - rounded.to(tl.float32), DOT, PRECISION)
+        acc = tl.dot(x, rest, acc, input_precision=PRECISION)
+    return acc
+
+
+@triton.jit
 def linear_states_kernel(
     k_ptr,
     v_ptr,

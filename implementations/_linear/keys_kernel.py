@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .backward_kernel import slope
-from .forward_kernel import feature, operand
+from .forward_kernel import feature, operand, product_with_state
 
 
 @triton.jit
@@ -111,7 +111,7 @@ def linear_keys_gradient_kernel(
         mask=(inner[:, None] < INNER) & summed[None, :],
         other=0.0,
     )
-    acc = tl.dot(x, operand(state, DOT, PRECISION), input_precision=PRECISION)
+    acc = product_with_state(x, state, DOT, PRECISION)
     if OF_KEYS:
         normaliser = tl.load(state_base + HEAD_DIM * VALUE_DIM + outer, mask=summed, other=0.0)
         acc += normaliser[None, :]

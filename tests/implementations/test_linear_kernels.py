@@ -71,6 +71,28 @@ def test_within_budget(name: str, mask: Any, dtype: str) -> None:
     check(Problem(**shape, mask=mask, dtype=dtype, mode="fwd_bwd"))
 
 
+@pytest.mark.parametrize("mask", [Causal(), Full()], ids=lambda mask: mask.slug)
+@pytest.mark.parametrize(
+    ("seqlen", "head_dim", "head_dim_v"), [(1, 80, 16), (1, 8, 40), (2, 80, 16), (3, 24, 8)]
+)
+def test_gradients_that_cancel_are_within_budget(
+    seqlen: int, head_dim: int, head_dim_v: int, mask: Any
+) -> None:
+    """Of a key seen alone dq and dk are differences of equal sums: what rounding takes from one is seen."""
+    check(
+        Problem(
+            seqlen_q=seqlen,
+            num_heads=2,
+            head_dim=head_dim,
+            head_dim_v=head_dim_v,
+            mask=mask,
+            dtype="float16",
+            mode="fwd_bwd",
+            options={"chunk_size": 32},
+        )
+    )
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "mask", "dtype", "chunk_size"), ALL)
 def test_every_shape_within_budget(name: str, mask: Any, dtype: str, chunk_size: int) -> None:
