@@ -45,7 +45,7 @@ def padded_width(width: int) -> int:
 
 @cache
 def tile_table() -> Mapping[str, Any]:
-    """Return the table: kernel → target → bits of an element → padded width → the numbers of a tile."""
+    """Return the table: kernel → target → bits of an element → head width → the numbers of a tile."""
     return tomllib.loads(Path(__file__).with_name("tiles.toml").read_text(encoding="utf-8"))
 
 
@@ -120,7 +120,7 @@ def tile_for(problem: Problem, target: str | None = None, kernel: str = "forward
             return fastest_tile(p, kernel)
         target = current_target(p.device)
     entry = nearest_target(target, tile_table()[kernel])
-    tile = table_tile(kernel, entry, p.dtype_bytes, padded_width(max(p.head_dim, p.head_dim_v)))
+    tile = table_tile(kernel, entry, p.dtype_bytes, max(p.head_dim, p.head_dim_v))
     if kernel == "decode":
         tile = shortened(tile, p.group_size * p.seqlen_q)
     elif target != "cpu" and kernel != "dkdv":

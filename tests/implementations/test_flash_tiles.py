@@ -43,7 +43,7 @@ def test_a_gpu_that_is_not_listed_takes_the_nearest_older_entry(capability, targ
     ],
 )
 @pytest.mark.parametrize("dtype_bytes", [2, 4])
-@pytest.mark.parametrize("width", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize("width", [0, 16, 64, 80, 128, 256])
 def test_every_target_has_every_width(kernel, target, dtype_bytes, width):
     block_q, block_k, num_warps, num_stages, tma = table_tile(kernel, target, dtype_bytes, width)
     for size, smallest in ((block_q, 16), (block_k, 16), (num_warps, 1)):
@@ -58,6 +58,11 @@ def test_a_short_query_side_takes_a_short_tile_on_a_gpu():
     assert tile_for(decoding).block_q == 16
     assert tile_for(decoding.replace(seqlen_q=50)).block_q == 64
     assert tile_for(decoding.replace(device="cpu")).block_q == 128
+
+
+def test_a_head_that_is_padded_has_a_tile_of_its_own():
+    assert table_tile("forward", "sm_80", 2, 80) != table_tile("forward", "sm_80", 2, 128)
+    assert table_tile("forward", "sm_80", 2, 40) == table_tile("forward", "sm_80", 2, 64)
 
 
 def test_options_override_the_table():
