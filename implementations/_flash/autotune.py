@@ -94,7 +94,7 @@ def candidates(problem: Problem, kernel: str, target: str, shared_bytes: int) ->
 def row(problem: Problem, kernel: str, target: str, tried_on: str, found: Found[Tile]) -> str:
     """Return what was found as a row of the table, where a tile cut to few queries stands uncut."""
     p, tile, listed = problem, found.tile, tile_table()[kernel]
-    width = padded_width(max(p.head_dim, p.head_dim_v))
+    width = max(p.head_dim, p.head_dim_v)
     if tile.block_q == tile_for(p, target, kernel).block_q:
         whole = table_tile(kernel, nearest_target(target, listed), p.dtype_bytes, width)
         tile = tile._replace(block_q=whole.block_q)

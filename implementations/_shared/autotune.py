@@ -131,7 +131,7 @@ def table_row(table: str, kind: str, width: int, tile: Any, found: Found[Any], p
     Args:
         table: the row's table, such as ``forward.sm_90``.
         kind: its key there, such as ``16`` bits.
-        width: of the padded heads.
+        width: of the heads, as the table counts it.
         tile: as the row holds it.
         found: what came of the search.
         problem: what the tiles were tried on, in words.
