@@ -124,13 +124,15 @@ def linear_dq_kernel(
     kv = wide_batch * (num_heads // group_size) + kv_head
     state_base = states_ptr + (kv * num_chunks + chunk - 1) * (HEAD_DIM * VALUE_DIM + HEAD_DIM)
     summed = dims < tl.where(chunk > 0, HEAD_DIM, 0)
-    state = tl.load(
-        state_base + dims[None, :] * VALUE_DIM + value_dims[:, None],
-        mask=summed[None, :] & values_inside[:, None],
-        other=0.0,
-    )
     normaliser = tl.load(state_base + HEAD_DIM * VALUE_DIM + dims, mask=summed, other=0.0)
-    acc = product_with_state(upstream, state, DOT, PRECISION)
+    acc = product_with_state(
+        upstream,
+        state_base + dims[None, :] * VALUE_DIM + value_dims[:, None],
+        summed[None, :] & values_inside[:, None],
+        tl.full([BLOCK, BLOCK_D], 0.0, dtype=tl.float32),
+        DOT,
+        PRECISION,
+    )
     acc -= delta[:, None] * normaliser[None, :]
     if CAUSAL:
         for start in range(chunk * CHUNK, tl.minimum(first + BLOCK, key_limit), BLOCK):
@@ -244,8 +246,9 @@ def linear_query_states_kernel(
         total = tl.load(total_ptr + out_rows, mask=sees, other=1.0)
         drop = tl.load(drop_ptr + out_rows, mask=sees, other=0.0)
         a = feature(q)
-        normaliser += tl.sum(a * drop[None, :], 1)
         scaled = operand(a / total[None, :], DOT, PRECISION)
+        # Of the same rounded factor as the state: the two cancel.
+        normaliser += tl.sum(scaled.to(tl.float32) * (drop * total)[None, :], 1)
         state = tl.dot(scaled, upstream.to(DOT), state, input_precision=PRECISION)
 
     base = states_ptr + (kv.to(tl.int64) * num_chunks + chunk) * (HEAD_DIM * VALUE_DIM + HEAD_DIM)

@@ -112,6 +112,6 @@ torch.library.register_fake("attnbench::linear_output", _shapes, lib=LIBRARY)
 torch.library.register_autograd("attnbench::linear_output", _backward, setup_context=_keep, lib=LIBRARY)
 
 
-@register_flop_formula(torch.ops.attnbench.linear_output)
+@register_flop_formula(torch.ops.attnbench.linear_output, get_raw=True)
 def _flops(q: Any, k: Any, v: Any, states: Any, *form: Any, **_: Any) -> int:
-    return operator_flops("output", (q, k, v), form[:4])
+    return operator_flops("output", (q.shape, k.shape, v.shape), form[:4], q.element_size())

@@ -44,13 +44,17 @@ def operand(x, DOT: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def product_with_state(x, state, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """``x state`` with what rounding takes from the state: gradients are differences of large sums."""
-    rounded = operand(state, DOT, PRECISION)
-    acc = tl.dot(x, rounded, input_precision=PRECISION)
-    if PRECISION == "tf32":
-        rest = operand(state - rounded.to(tl.float32), DOT, PRECISION)
-        acc = tl.dot(x, rest, acc, input_precision=PRECISION)
+def product_with_state(x, pointers, mask, acc, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """Add ``x state`` to ``acc``, and then what rounding took from the state: its normaliser is not rounded,
+    and gradients are differences of both. Loaded anew, the state holds no registers in between.
+    """
+    for part in range(1 if PRECISION == "ieee" else 2):
+        state = tl.load(pointers, mask=mask, other=0.0)
+        rounded = operand(state, DOT, PRECISION)
+        if PRECISION != "ieee":
+            rest = operand(state - rounded.to(tl.float32), DOT, PRECISION)
+            rounded = tl.where(part == 0, rounded, rest)
+        acc = tl.dot(x, rounded, acc, input_precision=PRECISION)
     return acc
 
 
@@ -257,14 +261,16 @@ def linear_output_kernel(
     state_base = states_ptr + (kv * num_chunks + chunk - 1) * (HEAD_DIM * VALUE_DIM + HEAD_DIM)
     inside = dims < HEAD_DIM
     summed = dims < tl.where(chunk > 0, HEAD_DIM, 0)
-    state = tl.load(
-        state_base + dims[:, None] * VALUE_DIM + value_dims[None, :],
-        mask=summed[:, None] & (value_dims[None, :] < VALUE_DIM),
-        other=0.0,
-    )
     normaliser = tl.load(state_base + HEAD_DIM * VALUE_DIM + dims, mask=summed, other=0.0)
     total = tl.sum(a.to(tl.float32) * normaliser[None, :], 1)
-    acc = tl.dot(a, operand(state, DOT, PRECISION), input_precision=PRECISION)
+    acc = product_with_state(
+        a,
+        state_base + dims[:, None] * VALUE_DIM + value_dims[None, :],
+        summed[:, None] & (value_dims[None, :] < VALUE_DIM),
+        tl.full([BLOCK, BLOCK_V], 0.0, dtype=tl.float32),
+        DOT,
+        PRECISION,
+    )
     if CAUSAL:
         for start in range(chunk * CHUNK, tl.minimum(first + BLOCK, key_limit), BLOCK):
             k_pos = start + tl.arange(0, BLOCK)

@@ -119,15 +119,15 @@ for _name in ("linear_states", "linear_query_states", "linear_dq", "linear_dkdv"
     torch.library.register_autograd(f"attnbench::{_name}", _refuse, lib=LIBRARY)
 
 
-@register_flop_formula(torch.ops.attnbench.linear_dq)
+@register_flop_formula(torch.ops.attnbench.linear_dq, get_raw=True)
 def _dq_flops(
     q: Any, k: Any, v: Any, out: Any, total: Any, grad_out: Any, states: Any, *form: Any, **_: Any
 ) -> int:
-    return operator_flops("dq", (q, k, v), form)
+    return operator_flops("dq", (q.shape, k.shape, v.shape), form, q.element_size())
 
 
-@register_flop_formula(torch.ops.attnbench.linear_dkdv)
+@register_flop_formula(torch.ops.attnbench.linear_dkdv, get_raw=True)
 def _dkdv_flops(
     q: Any, k: Any, v: Any, total: Any, grad_out: Any, drop: Any, states: Any, *form: Any, **_: Any
 ) -> int:
-    return operator_flops("dkdv", (q, k, v), form)
+    return operator_flops("dkdv", (q.shape, k.shape, v.shape), form, q.element_size())

@@ -42,18 +42,23 @@ def operator_work(shape: Shape, operator: str) -> tuple[int, int, int]:
     return totals[0], totals[1], totals[2]
 
 
-def operator_flops(operator: str, shapes: Sequence[Sequence[int]], form: Sequence[Any]) -> int:
+def operator_flops(
+    operator: str, shapes: Sequence[Sequence[int]], form: Sequence[Any], dtype_bytes: int = FLOAT_BYTES
+) -> int:
     """FLOPs of an operator's products on whole blocks, heads padded to a power of two.
 
     Args:
         operator: its name, without ``linear_``.
         shapes: those of q, k and v.
         form: query starts, key limits, whether causal, and the tile.
+        dtype_bytes: of an element of theirs; only products with a state depend on it.
     """
     (_, heads, seqlen_q, d), (_, kv_heads, seqlen_k, _), v = shapes
     starts, limits, causal, tile = form
     pairs = (heads, kv_heads), (seqlen_q, seqlen_k), (d, v[3])
-    return operator_work(make_shape(*pairs, 4, (starts, limits, causal), LinearTile(*tile)), operator)[1]
+    return operator_work(
+        make_shape(*pairs, dtype_bytes, (starts, limits, causal), LinearTile(*tile)), operator
+    )[1]
 
 
 def _operand_bytes(problem: Problem) -> tuple[int, int]:

@@ -106,12 +106,14 @@ def linear_keys_gradient_kernel(
         slot = tl.maximum(first // CHUNK + 1 - first_pos // CHUNK, 0)
     summed = outer < tl.where((slot < query_chunks) & (first < key_limit), OUTER, 0)
     state_base = states_ptr + (kv.to(tl.int64) * num_chunks + slot) * (HEAD_DIM * VALUE_DIM + HEAD_DIM)
-    state = tl.load(
+    acc = product_with_state(
+        x,
         state_base + inner[:, None] * STATE_INNER + outer[None, :] * STATE_OUTER,
-        mask=(inner[:, None] < INNER) & summed[None, :],
-        other=0.0,
+        (inner[:, None] < INNER) & summed[None, :],
+        tl.full([BLOCK, BLOCK_OUTER], 0.0, dtype=tl.float32),
+        DOT,
+        PRECISION,
     )
-    acc = product_with_state(x, state, DOT, PRECISION)
     if OF_KEYS:
         normaliser = tl.load(state_base + HEAD_DIM * VALUE_DIM + outer, mask=summed, other=0.0)
         acc += normaliser[None, :]

@@ -46,6 +46,11 @@ class Shape(NamedTuple):
         """Query heads of a key/value head."""
         return self.heads // self.kv_heads
 
+    @property
+    def state_parts(self) -> int:
+        """Products with a state: one in float32; in 16 bits the state is read and multiplied in two parts."""
+        return 1 if self.dtype_bytes == FLOAT_BYTES else 2
+
 
 def shape_of(problem: Problem, direction: str) -> Shape:
     """Return the shape of a problem's forward or backward pass on what is here."""
@@ -157,12 +162,13 @@ def output(s: Shape, row: Row) -> Work:
     exist, see, state, keys = _query_tiles(s, row)
     d, size, block, padded = s.head_dim, s.dtype_bytes, s.tile.block, padded_width(s.head_dim)
     steps = _steps(keys, block)
-    moved = 8 + see * d * size + state * FLOAT_BYTES * d * (widths + 1) + keys * (d + widths) * size
+    moved = 8 + see * d * size + state * FLOAT_BYTES * d * (s.state_parts * widths + 1)
+    moved = moved + keys * (d + widths) * size
     moved = moved + exist * (widths * size + FLOAT_BYTES * _first_block(len(widths)))
     return _work(
         (len(exist), len(widths)),
         moved,
-        2 * block * (padded * block_v + steps * block * (padded + block_v)),
+        2 * block * (s.state_parts * padded * block_v + steps * block * (padded + block_v)),
         (1 + steps) * block * padded,
     )
 
@@ -173,13 +179,13 @@ def dq(s: Shape, row: Row) -> Work:
     exist, see, state, keys = _query_tiles(s, row)
     e, size, block, padded = s.value_dim, s.dtype_bytes, s.tile.block, padded_width(s.value_dim)
     steps = _steps(keys, block)
-    moved = 8 + see * (2 * e + widths) * size + state * FLOAT_BYTES * widths * (e + 1)
+    moved = 8 + see * (2 * e + widths) * size + state * FLOAT_BYTES * widths * (s.state_parts * e + 1)
     moved = moved + keys * (e + widths) * size + exist * widths * size
     moved = moved + exist * FLOAT_BYTES * (1 + _first_block(len(widths)))
     return _work(
         (len(exist), len(widths)),
         moved,
-        2 * block * (padded * block_d + steps * block * (padded + block_d)),
+        2 * block * (s.state_parts * padded * block_d + steps * block * (padded + block_d)),
         (1 + steps) * block * block_d,
     )
 
@@ -226,12 +232,12 @@ def keys_gradient(s: Shape, row: Row, *, of_keys: bool) -> Work:
         blocks = alive * s.group * _steps(np.maximum(end - begin, 0), block)
     state = (slot < row.query_chunks) & (seen > 0)
     moved = 12 + seen * (inner + of_keys * widths) * size + exist * widths * size
-    moved = moved + state * FLOAT_BYTES * widths * (inner + of_keys)
+    moved = moved + state * FLOAT_BYTES * widths * (s.state_parts * inner + of_keys)
     moved = moved + s.group * queries * ((inner + widths) * size + FLOAT_BYTES * (1 + of_keys))
     return _work(
         (len(first), len(widths)),
         moved,
-        2 * block * (padded * block_outer + blocks * block * (padded + block_outer)),
+        2 * block * (s.state_parts * padded * block_outer + blocks * block * (padded + block_outer)),
         (1 + blocks) * block * (block_outer if of_keys else padded),
     )
 
