@@ -77,6 +77,8 @@ def _is_covered_elsewhere(name: str, mask: Mask, shape_name: str) -> bool:
             "n129",
             "multi-query",
         )
+    if name == "triton-flash" and mask == SlidingWindow(2000):  # causal, bit for bit: a test of its own
+        return shape_name != "n129"
     return name in ("naive", "sdpa") and mask.name == "sliding-window" and mask != SlidingWindow(7)
 
 
