@@ -15,7 +15,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from attnbench.contract.implementation import AttentionOutput
 from attnbench.contract.problem import Problem
-from attnbench.implementations._shared.operators import LIBRARY, bounds, define, result, run
+from attnbench.implementations._shared.operators import LIBRARY, bounds, constant, define, result, run
 
 from .backward import flash_backward
 from .cost import operator_flops
@@ -46,17 +46,13 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, *, problem: Problem) -> Atten
     return AttentionOutput(out, lse)
 
 
+@constant
 def operator_numbers(problem: Problem, differentiable: bool) -> tuple[Any, ...]:
     """Return what the operator is called with besides tensors; backward tiles if a pass follows."""
     band = effective_band(problem)
     backward = [tile_for(problem, kernel=kernel) if differentiable else () for kernel in ("dq", "dkdv")]
     starts, limits = problem.query_starts, problem.key_limits
     return starts, limits, band.left, band.right, problem.softmax_scale, tile_for(problem), *backward
-
-
-# PyTorch's compiler takes the numbers as they are; it can't follow how the table is read. (What
-# `torch.compiler.assume_constant_result` does, which would import that compiler: 1.4 s.)
-operator_numbers._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @torch.library.impl(LIBRARY, "flash_forward", "CompositeExplicitAutograd")

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from attnbench.contract.masks import Causal
 from attnbench.contract.problem import Problem
-from attnbench.implementations._shared.operators import LIBRARY, define, result, run
+from attnbench.implementations._shared.operators import LIBRARY, constant, define, result, run
 
 from .forward_kernel import linear_output_kernel
 from .gradients import linear_gradients
@@ -47,6 +47,7 @@ def linear_forward(q: Tensor, k: Tensor, v: Tensor, *, problem: Problem) -> Tens
     return out
 
 
+@constant
 def _numbers(problem: Problem, differentiable: bool) -> tuple[Any, ...]:
     """Return what the operators are called with besides tensors, and the tile of a backward pass if one
     follows.
@@ -55,11 +56,6 @@ def _numbers(problem: Problem, differentiable: bool) -> tuple[Any, ...]:
     backward_tile = linear_tile_for(p, "backward") if differentiable else ()
     form = (p.query_starts, p.key_limits, isinstance(p.mask, Causal), linear_tile_for(p, "forward"))
     return (*form, backward_tile)
-
-
-# PyTorch's compiler takes the numbers as they are; it can't follow how the table is read. (What
-# `torch.compiler.assume_constant_result` does, which would import that compiler: 1.4 s.)
-_numbers._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @torch.library.impl(LIBRARY, "linear_output", "CompositeExplicitAutograd")
