@@ -84,6 +84,19 @@ def scan_launch(states: Tensor, bounds: Tensor, *, causal: bool, reverse: bool) 
     return Launch(grid, arguments, {"num_warps": SCAN_WARPS, "num_stages": 1, "enable_fp_fusion": True})
 
 
+def _query_tiles(q: Tensor, k: Tensor, where: Geometry, causal: bool) -> dict[str, Any]:
+    """Return what the kernels have in common whose programs are tiles of queries."""
+    num_heads = q.shape[1]
+    return {
+        "num_heads": num_heads,
+        "group_size": num_heads // k.shape[1],
+        "seqlen_q": q.shape[2],
+        "num_tiles": where.query_tiles,
+        "num_chunks": where.key_chunks,
+        "CAUSAL": causal,
+    }
+
+
 def output_launch(
     q: Tensor,
     k: Tensor,
@@ -97,7 +110,7 @@ def output_launch(
     tile: LinearTile,
 ) -> Launch:
     """Compute out ``[B, H, Sq, Dv]`` and denominators ``[B, H, Sq]``, both contiguous."""
-    batch, num_heads, seqlen_q, head_dim = q.shape
+    batch, num_heads, _, head_dim = q.shape
     value_dim = v.shape[3]
     block_v, num_blocks = column_block(value_dim, tile)
     arguments = {
@@ -109,14 +122,9 @@ def output_launch(
         "total_ptr": total,
         "bounds_ptr": bounds,
         **strides(q=q, k=k, v=v),
-        "num_heads": num_heads,
-        "group_size": num_heads // k.shape[1],
-        "seqlen_q": seqlen_q,
-        "num_tiles": where.query_tiles,
-        "num_chunks": where.key_chunks,
+        **_query_tiles(q, k, where, causal),
         "BLOCK_D": padded_width(head_dim),
         "BLOCK_V": block_v,
-        "CAUSAL": causal,
         **tile_arguments(dtype_name(q), head_dim, value_dim, tile),
     }
     return Launch((batch * num_heads * where.query_tiles * num_blocks,), arguments, options(tile))
@@ -138,7 +146,7 @@ def dq_launch(
     tile: LinearTile,
 ) -> Launch:
     """Compute dq ``[B, H, Sq, D]`` and ``drop`` ``[B, H, Sq]``, contiguous as out and total are."""
-    batch, num_heads, seqlen_q, head_dim = q.shape
+    batch, num_heads, _, head_dim = q.shape
     value_dim = v.shape[3]
     block_d, num_blocks = column_block(head_dim, tile)
     arguments = {
@@ -153,14 +161,9 @@ def dq_launch(
         "drop_ptr": drop,
         "bounds_ptr": bounds,
         **strides(q=q, k=k, v=v, g=grad_out),
-        "num_heads": num_heads,
-        "group_size": num_heads // k.shape[1],
-        "seqlen_q": seqlen_q,
-        "num_tiles": where.query_tiles,
-        "num_chunks": where.key_chunks,
+        **_query_tiles(q, k, where, causal),
         "BLOCK_D": block_d,
         "BLOCK_V": padded_width(value_dim),
-        "CAUSAL": causal,
         **tile_arguments(dtype_name(q), head_dim, value_dim, tile),
     }
     return Launch((batch * num_heads * where.query_tiles * num_blocks,), arguments, options(tile))
