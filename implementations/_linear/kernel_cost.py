@@ -10,7 +10,7 @@ from typing import Any
 from attnbench.contract.cost import Cost, compulsory_bytes, tensor_bytes
 from attnbench.contract.problem import Problem
 
-from . import programs as programs
+from . import programs
 from .cost import PASSES, useful_flops
 from .geometry import Row
 from .programs import FLOAT_BYTES, Shape, Work, kinds, make_shape, shape_of, state_size

@@ -11,7 +11,7 @@ from attnbench.contract.launch import Launch
 from attnbench.contract.problem import Problem
 from attnbench.contract.sampling import Probe, ProgramSample, Progression, RowRange
 
-from . import programs as programs
+from . import programs
 from .geometry import Row
 from .programs import Shape, Work, kinds, shape_of
 
