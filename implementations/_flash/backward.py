@@ -155,13 +155,17 @@ for _name, _fake in (("attnbench::flash_dq", _dq_shapes), ("attnbench::flash_dkd
     torch.library.register_autograd(_name, _refuse, lib=LIBRARY)
 
 
-@register_flop_formula(torch.ops.attnbench.flash_dq)
+def _flops(kernel: str, q: Tensor, k: Tensor, v: Tensor, form: Sequence[Any]) -> int:
+    query_starts, key_limits, left, right, _scale, tile = form
+    shapes, size = (q.shape, k.shape, v.shape), q.element_size()
+    return operator_flops(kernel, shapes, query_starts, key_limits, left, right, tile, size)
+
+
+@register_flop_formula(torch.ops.attnbench.flash_dq, get_raw=True)
 def _dq_flops(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
-    query_starts, key_limits, left, right, _scale, tile = rest[-6:]
-    return operator_flops("dq", (q, k, v), query_starts, key_limits, left, right, tile)
+    return _flops("dq", q, k, v, rest[-6:])
 
 
-@register_flop_formula(torch.ops.attnbench.flash_dkdv)
+@register_flop_formula(torch.ops.attnbench.flash_dkdv, get_raw=True)
 def _dkdv_flops(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
-    query_starts, key_limits, left, right, _scale, tile = rest[-6:]
-    return operator_flops("dkdv", (q, k, v), query_starts, key_limits, left, right, tile)
+    return _flops("dkdv", q, k, v, rest[-6:])

@@ -29,13 +29,24 @@ from .programs import (
 from .splits import decodes
 from .tiles import Tile, padded_width
 
-MATMULS = {"forward": (1, 1), "dq": (2, 1), "dkdv": (2, 2)}
-"""Matmuls of a tile over D and over Dv: s and p v; s, dq and dp; s, dk, dp and dv."""
+FLOAT32_BYTES = 4
 
 
-def tile_flops(kernel: str, visited: int, tile: Tile, head_dim: int, value_dim: int) -> int:
+def matmuls(kernel: str, dtype_bytes: int) -> tuple[int, int]:
+    """Return the matmuls of a tile over D and over Dv: s and p v; s, dq and dp; s, dk, dp and dv.
+
+    In float32 dq has one more over D, p k (decision 0018).
+    """
+    if kernel == "forward":
+        return 1, 1
+    if kernel == "dq":
+        return (3, 1) if dtype_bytes == FLOAT32_BYTES else (2, 1)
+    return 2, 2
+
+
+def tile_flops(kernel: str, visited: int, tile: Tile, head_dim: int, value_dim: int, dtype_bytes: int) -> int:
     """FLOPs of ``visited`` whole tiles, heads padded to a power of two."""
-    over_d, over_dv = MATMULS[kernel]
+    over_d, over_dv = matmuls(kernel, dtype_bytes)
     width = over_d * padded_width(head_dim) + over_dv * padded_width(value_dim)
     return 2 * visited * tile.block_q * tile.block_k * width
 
@@ -48,12 +59,13 @@ def operator_flops(
     left: int | None,
     right: int | None,
     tile: Sequence[int],
+    dtype_bytes: int,
 ) -> int:
     """FLOPs of an operator, given the shapes of q, k and v and what else it is called with."""
     q, k, v = shapes
     lengths, band, block = (q[2], k[2]), Band(left, right), Tile(*tile)
     visited = visited_tiles(kernel, band, lengths, query_starts, key_limits, block)
-    return tile_flops(kernel, q[1] * visited, block, q[3], v[3])
+    return tile_flops(kernel, q[1] * visited, block, q[3], v[3], dtype_bytes)
 
 
 def requested_bytes(problem: Problem) -> int:
@@ -92,8 +104,8 @@ def cost(problem: Problem) -> Cost:
     """Exact counts of one call.
 
     Executed FLOPs are those of whole tiles with heads padded to a power of two: 2 matmuls a forward tile, 3
-    for dq and 4 for dk and dv. A visited tile evaluates an exponential a pair, and forward one more to
-    rescale each row.
+    for dq (4 in float32) and 4 for dk and dv. A visited tile evaluates an exponential a pair, and forward one
+    more to rescale each row.
     """
     p = problem
     if decodes(p):
@@ -102,7 +114,7 @@ def cost(problem: Problem) -> Cost:
     for kernel in kernels_of(p):
         programs = KernelPrograms(p, kernel)
         visited, tile = programs.visited(), programs.tile
-        executed += tile_flops(kernel, visited, tile, p.head_dim, p.head_dim_v)
+        executed += tile_flops(kernel, visited, tile, p.head_dim, p.head_dim_v, p.dtype_bytes)
         exponentials += visited * tile.block_q * (tile.block_k + (kernel == "forward"))
     operand_bytes, peak_bytes = _operand_bytes(p)
     return Cost(
@@ -121,7 +133,9 @@ def _leading(problem: Problem) -> dict[str, str]:
     """Return the leading terms; those of bytes hold where a sequence is longer than a tile."""
     p, w = problem, problem.dtype_bytes
     pairs, kernels = _leading_pairs(p), kernels_of(p)
-    over_d, over_dv = (sum(MATMULS[kernel][side] for kernel in kernels) for side in (0, 1))
+    over_d, over_dv = (
+        sum(column) for column in zip(*(matmuls(kernel, w) for kernel in kernels), strict=True)
+    )
     tiles = {kernel: KernelPrograms(p, kernel).tile for kernel in kernels}
     requested = [
         f"{w}*B*H*{pairs}*(d+e)/{tile.block_k if kernel == 'dkdv' else tile.block_q}"

@@ -180,7 +180,10 @@ def flash_dkdv_kernel(
                 log2_sum = tl.load(statistics_ptr + num_rows + row_offsets)
             p = tl.exp2((scores - largest[None, :]) * scale_log2 - log2_sum[None, :])
             dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
-            dp = tl.dot(v, tl.trans(do), input_precision="ieee")
+            if k.dtype == tl.float32:  # operand for operand as in the kernel of dq, whose delta is made of it
+                dp = tl.trans(tl.dot(do, tl.trans(v), input_precision="ieee"))
+            else:
+                dp = tl.dot(v, tl.trans(do), input_precision="ieee")
             if copy == 0:
                 delta = tl.load(delta_ptr + row_offsets, mask=seeing, other=0.0)
             else:

@@ -1,9 +1,10 @@
 """The first FlashAttention-2 backward kernel in Triton: dq and delta, one program a query tile of a head.
 
 With s = q kᵀ · scale, p the softmax weights and dp = do vᵀ: delta = rowsum(do ∘ out) - dlse, ds = p ∘ (dp -
-delta), dq = ds k · scale. Weights are made again from the statistics that the forward kernel kept; scores are
-never held. Every sum is made by one program in a fixed order, without atomics, so gradients are the same in
-every run.
+delta), dq = ds k · scale. In float32 delta is made once more from the p and dp of the loop, and dq corrected
+(docs/decisions/0018-delta-again.md). Weights are made again from the statistics that the forward kernel kept;
+scores are never held. Every sum is made by one program in a fixed order, without atomics, so gradients are
+the same in every run.
 
 In: q, k, v and the upstream gradient do by pointer and strides; out, dlse (or None), statistics and
 ``bounds`` as the forward kernel wrote or read them. Out, contiguous: dq ``[B, H, Sq, D]`` and delta
@@ -112,8 +113,10 @@ def flash_dq_kernel(
     out = tl.load(out_ptr + out_rows[:, None] * VALUE_DIM + value_dims[None, :], mask=do_mask, other=0.0)
     delta = tl.sum(do.to(tl.float32) * out.to(tl.float32), 1)
     if dlse_ptr is not None:
-        delta -= tl.load(dlse_ptr + out_rows, mask=row_exists, other=0.0)
-    tl.store(delta_ptr + out_rows, delta, mask=row_exists)
+        dlse = tl.load(dlse_ptr + out_rows, mask=row_exists, other=0.0)
+        delta -= dlse
+    if q.dtype != tl.float32:
+        tl.store(delta_ptr + out_rows, delta, mask=row_exists)
     # A row that is none, or saw nothing, has a largest score of +inf: all of its weights are 0.
     largest = tl.load(statistics_ptr + out_rows, mask=row_exists, other=float("inf"))
     log2_sum = tl.load(statistics_ptr + num_rows + out_rows, mask=row_exists, other=0.0)
@@ -126,6 +129,10 @@ def flash_dq_kernel(
         v_offsets = wide_columns[:, None] * stride_vs + value_dims[None, :] * stride_vd
 
     dq = tl.full([BLOCK_Q, BLOCK_D], 0.0, dtype=tl.float32)
+    if q.dtype == tl.float32:
+        mean_k = tl.full([BLOCK_Q, BLOCK_D], 0.0, dtype=tl.float32)
+        mean_dp = tl.full([BLOCK_Q], 0.0, dtype=tl.float32)
+        total = tl.full([BLOCK_Q], 0.0, dtype=tl.float32)
     # Two copies of one loop: key tiles at the edges, where pairs are hidden, then full tiles.
     for copy in tl.static_range(2):
         if copy == 0:
@@ -171,7 +178,18 @@ def flash_dq_kernel(
             dp = tl.dot(do, tl.trans(v), input_precision="ieee")
             ds = p * (dp - delta[:, None])
             dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
+            if q.dtype == tl.float32:
+                mean_k = tl.dot(p, k, mean_k, input_precision="ieee")
+                mean_dp += tl.sum(p * dp, 1)
+                total += tl.sum(p, 1)
 
+    if q.dtype == tl.float32:
+        # A mean of the very dp that it is subtracted from: what they were rounded by cancels.
+        again = mean_dp / tl.where(total == 0.0, 1.0, total)
+        if dlse_ptr is not None:
+            again -= dlse
+        dq += (delta - again)[:, None] * mean_k
+        tl.store(delta_ptr + out_rows, again, mask=row_exists)
     tl.store(
         dq_ptr + out_rows[:, None] * HEAD_DIM + dims[None, :],
         (dq * scale).to(dq_ptr.dtype.element_ty),

@@ -125,7 +125,8 @@ torch.library.register_fake("attnbench::flash_forward", _shapes, lib=LIBRARY)
 torch.library.register_autograd("attnbench::flash_forward", _backward, setup_context=_keep, lib=LIBRARY)
 
 
-@register_flop_formula(torch.ops.attnbench.flash_forward)
+@register_flop_formula(torch.ops.attnbench.flash_forward, get_raw=True)
 def _flops(q: Any, k: Any, v: Any, *form: Any, **_: Any) -> int:
     query_starts, key_limits, left, right, _scale, tile, *_tiles = form
-    return operator_flops("forward", (q, k, v), query_starts, key_limits, left, right, tile)
+    shapes, size = (q.shape, k.shape, v.shape), q.element_size()
+    return operator_flops("forward", shapes, query_starts, key_limits, left, right, tile, size)

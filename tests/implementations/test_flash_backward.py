@@ -18,6 +18,7 @@ from attnbench.measure.interpreter import KernelTrace, sample_kernels, trace_ker
 from attnbench.measure.lifetimes import LifetimeTracker
 from attnbench.measure.operators import OperandBytes
 from attnbench.measure.watching import Together
+from tests.implementations.conformance import graded
 
 FLASH = get_implementation("triton-flash")
 TILES = {"block_q": 16, "block_k": 32}
@@ -82,6 +83,26 @@ def test_a_constant_added_to_a_row_of_logits_changes_no_gradient(mask, shift):
     moved = gradients(problem, inputs)
     for one, other in ((plain[0][..., 0], moved[0][..., 0]), *zip(plain[1:], moved[1:], strict=True)):
         assert torch.allclose(one, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("given", [{"mask": SlidingWindow(1)}, {"seqlen_k": 1, "mask": Full()}], ids=str)
+def test_scores_of_a_key_seen_alone_have_no_gradient_at_all(given):
+    """Its weight is 1 whatever its score: in float32 dq and dk are 0, not what two sums were rounded by."""
+    problem = problem_of({"seqlen_q": 40, "head_dim": 64, "head_dim_v": 88, **given})
+    dq, dk, _ = gradients(problem, make_inputs(problem, seed=0))
+    assert torch.equal(dq, torch.zeros_like(dq))
+    assert torch.equal(dk, torch.zeros_like(dk))
+
+
+def test_gradients_of_saturated_rows_are_within_budget():
+    """Where one key has nearly all the weight, dp - delta is what rounding left, unless it cancels."""
+    problem = problem_of(
+        {"seqlen_q": 56, "seqlen_k": 8, "head_dim": 96, "head_dim_v": 88, "scale": 0.5, "query_start": -36}
+    )
+    agreement = graded("triton-flash", problem)
+    assert {name: error.verdict for name, error in agreement.gradients.items()} == dict.fromkeys(
+        ("dq", "dk", "dv"), "ok"
+    )
 
 
 def test_gradients_are_the_same_in_every_run():

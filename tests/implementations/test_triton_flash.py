@@ -240,11 +240,16 @@ TILED = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "products_of_a_tile"), [("fwd", 2), ("fwd_bwd", 2 + 3 + 4)])
+@pytest.mark.parametrize(
+    ("mode", "dtype", "products_of_a_tile"),
+    [("fwd", "float32", 2), ("fwd_bwd", "float32", 2 + 4 + 4), ("fwd_bwd", "float16", 2 + 3 + 4)],
+)
 @pytest.mark.parametrize("blocks", [(16, 32), (32, 16)])
 @pytest.mark.parametrize("problem", TILED)
-def test_only_tiles_with_a_visible_pair_are_visited(problem, blocks, mode, products_of_a_tile, monkeypatch):
-    problem = problem.replace(mode=mode, options={"block_q": blocks[0], "block_k": blocks[1]})
+def test_only_tiles_with_a_visible_pair_are_visited(
+    problem, blocks, mode, dtype, products_of_a_tile, monkeypatch
+):
+    problem = problem.replace(mode=mode, dtype=dtype, options={"block_q": blocks[0], "block_k": blocks[1]})
     products = []
     matmul = interpreter_builder.create_dot
 
