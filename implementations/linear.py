@@ -7,7 +7,6 @@ CUDA by Triton kernels, elsewhere (and for float64, or wider heads) in PyTorch o
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,15 +19,13 @@ from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import LINEAR_ELU
 
 from ._flash.programs import is_empty
-from ._linear.chunks import LinearChunks
+from ._linear.chunked import chunked_attention, chunked_forward
 from ._linear.cost import chunks_cost
 from ._linear.cost import state_bytes as sums_bytes
 from ._linear.kernel_cost import kernel_cost
 from ._linear.kernels import KERNELS
-from ._linear.parts import parts_of
 from ._linear.step_cost import step_cost, step_kernel_takes, step_tile
 from ._linear.tiles import kernels_take, linear_tile_for
-from ._shared.batch_runs import BatchRun, batch_runs
 
 
 @dataclass
@@ -49,49 +46,6 @@ class LinearState:
     def normaliser(self) -> Tensor:
         """``Σ φ(k)`` ``[B, G, D]``."""
         return self.sums[..., -1]
-
-
-def _chunks(
-    q: Tensor, k: Tensor, v: Tensor, problem: Problem, run: BatchRun, state: Tensor | None = None
-) -> LinearChunks:
-    p = problem
-    grouped = q[run.rows].unflatten(1, (p.num_kv_heads, p.group_size))
-    keys, values = (x[run.rows].unsqueeze(2) for x in (k, v))
-    return LinearChunks(grouped, keys, values, parts_of(p, run), state)
-
-
-def _allocate(q: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
-    """Return room for out ``[B, G, g, Sq, Dv]`` and for its denominators ``[B, G, g, Sq, 1]``."""
-    p = problem
-    shape = (p.batch, p.num_kv_heads, p.group_size, p.seqlen_q)
-    out = torch.empty(*shape, p.head_dim_v, dtype=q.dtype, device=q.device)
-    return out, torch.empty(*shape, 1, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
-
-
-class _LinearAttention(torch.autograd.Function):
-    """All batch runs, forward and backward, as one differentiable operator."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> Tensor:
-        out, total = _allocate(q, problem)
-        for run in batch_runs(problem):
-            _chunks(q, k, v, problem, run).attend(out[run.rows], total[run.rows])
-        ctx.save_for_backward(q, k, v, out, total)
-        ctx.problem = problem
-        return out.flatten(1, 2)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, k, v, out, total = ctx.saved_tensors
-        dq, dk, dv = (torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-        for run in batch_runs(ctx.problem):
-            rows = run.rows
-            given, grouped_dq = (x[rows].unflatten(1, out.shape[1:3]) for x in (grad_out, dq))
-            chunks = _chunks(q, k, v, ctx.problem, run)
-            keys, values = (x[rows].unsqueeze(2) for x in (dk, dv))
-            chunks.gradients(out[rows], total[rows], given, grouped_dq, keys, values)
-        return dq, dk, dv, None
 
 
 def _kernels_run(problem: Problem) -> bool:
@@ -117,7 +71,11 @@ def attention(
         from ._linear.forward import linear_forward  # loads triton
 
         return AttentionOutput(linear_forward(q, k, v, problem=problem))
-    return AttentionOutput(_LinearAttention.apply(q, k, v, problem))  # type: ignore[no-untyped-call]
+    if torch.compiler.is_compiling():
+        from ._linear.compiled import chunked_operator
+
+        return AttentionOutput(chunked_operator(q, k, v, problem))
+    return AttentionOutput(chunked_attention(q, k, v, problem))
 
 
 def new_state(problem: Problem, max_seqlen: int) -> LinearState:
@@ -160,11 +118,7 @@ def extend(
         return AttentionOutput(
             torch.ops.attnbench.linear_step(q, k, v, state.sums, p.key_limits, tile)
         ), state
-    out, total = _allocate(q, p)
-    for run in batch_runs(p):
-        rows = run.rows
-        _chunks(q, k, v, p, run, state.sums[rows].flatten(0, 1)).attend(out[rows], total[rows])
-    return AttentionOutput(out.flatten(1, 2)), state
+    return AttentionOutput(chunked_forward(q, k, v, p, state.sums)[0]), state
 
 
 def read(

@@ -7,6 +7,7 @@ the band alone.
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from attnbench.contract.cost import Cost
@@ -45,6 +46,10 @@ def attention(
         from ._flash.attention import flash_attention  # loads triton
 
         return flash_attention(q, k, v, problem=problem)
+    if torch.compiler.is_compiling():
+        from ._band.compiled import band_operator
+
+        return band_operator(q, k, v, problem)
     return band_attention(q, k, v, problem)
 
 

@@ -34,14 +34,17 @@ def _flat(x: Tensor, run: BatchRun, dtype: torch.dtype, keys: Band | None = None
 def _blocks(
     x: Tensor, count: int, first: int, size: int, token_step: int, head: int, head_step: int
 ) -> Tensor:
-    """View ``[count, size, D]`` of x ``[N, S, D]``: ``size`` tokens of each tile."""
+    """View ``[count, size, D]`` of x ``[N, S, D]``: ``size`` tokens of each tile.
+
+    One view, of x itself: what ``torch.compile`` lets be written to if x is no view either.
+    """
     apart, width = x.stride(0), x.shape[2]
     strides = (head_step * apart + token_step * width, width, 1)
-    return x[head:, first:].as_strided((count, size, width), strides)
+    return x.as_strided((count, size, width), strides, x.storage_offset() + head * apart + first * width)
 
 
-def _rows(x: Tensor, o: Operation) -> Tensor:
-    return _blocks(x, o.num_tiles, o.row, o.rows, o.step, o.head, o.head_step)
+def _rows(x: Tensor, o: Operation, heads_before: int = 0) -> Tensor:
+    return _blocks(x, o.num_tiles, o.row, o.rows, o.step, heads_before + o.head, o.head_step)
 
 
 def _keys(x: Tensor, o: Operation) -> Tensor:
@@ -81,22 +84,23 @@ def _store(target: Tensor, a: Tensor, b: Tensor, scratch: Scratch) -> None:
         target.copy_(torch.bmm(a, b, out=scratch("rows", *target.shape)))
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
+def band_forward(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
     """Attend without a graph; ``lse`` if the problem asks for it."""
     p, wide = problem, torch.promote_types(q.dtype, torch.float32)
-    out = torch.empty(p.batch, p.num_heads, p.seqlen_q, p.head_dim_v, dtype=q.dtype, device=q.device)
+    heads = p.batch * p.num_heads
+    out = torch.empty(heads, p.seqlen_q, p.head_dim_v, dtype=q.dtype, device=q.device)
     wanted = p.option("return_lse", False)
-    lse = out.new_full(out.shape[:3], -torch.inf, dtype=wide) if wanted else None
+    lse = out.new_full((heads, p.seqlen_q, 1), -torch.inf, dtype=wide) if wanted else None
     scratch = Scratch(out, wide)
     make_scores = _Scores(p.softmax_scale, scratch)
     for run in batch_runs(p):
         band = band_of(p, run)
         flat_q = _flat(q, run, wide)
         flat_k, flat_v = (_flat(x, run, wide, band) for x in (k, v))
-        flat_out = out[run.rows].flatten(0, 1)
+        before = run.rows.start * p.num_heads
         first, last = band.seeing
-        flat_out[:, :first].zero_()
-        flat_out[:, last:].zero_()
+        for blind in (slice(0, first), slice(last, None)):
+            out[before : before + run.batch * p.num_heads, blind].zero_()
         for operation in operations(p, run):
             q_blocks, k_blocks = _rows(flat_q, operation), _keys(flat_k, operation)
             scores = make_scores(q_blocks, k_blocks, operation, band)
@@ -105,38 +109,42 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor,
             if lse is not None and largest is not None:
                 # The largest weight is 1 / Σ exp(score - largest): no second pass of exponentials.
                 log_sum = largest.sub_(weights.amax(-1, keepdim=True).log_())
-                _rows(lse[run.rows].flatten(0, 1).unsqueeze(-1), operation).copy_(log_sum)
-            _store(_rows(flat_out, operation), weights, _keys(flat_v, operation), scratch)
+                _rows(lse, operation, before).copy_(log_sum)
+            _store(_rows(out, operation, before), weights, _keys(flat_v, operation), scratch)
             del scores, weights  # a buffer that grows must not be held
-    return out, lse
+    rows = (p.batch, p.num_heads, p.seqlen_q)
+    return out.view(*rows, p.head_dim_v), None if lse is None else lse.view(rows)
 
 
-def _add_keys(total: Tensor, part: Tensor, o: Operation) -> None:
+def _add_keys(total: Tensor, part: Tensor, o: Operation, keys_before: int, heads_before: int) -> None:
     """Add ``part`` ``[count, keys, D]``, gradients of each tile's keys, to ``total`` ``[N, Sk, D]``.
 
     Tiles of one head overlap: they are added in slices one step wide, which do not.
     """
+    key, head = keys_before + o.key, heads_before + o.kv_head
     width = o.step or o.keys
     for first in range(0, o.keys, width):
         size = min(width, o.keys - first)
-        target = _blocks(total, o.num_tiles, o.key + first, size, o.step, o.kv_head, o.kv_step)
+        target = _blocks(total, o.num_tiles, key + first, size, o.step, head, o.kv_step)
         target.add_(part[:, first : first + size])
 
 
-def _backward(
+def band_backward(
     q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, problem: Problem
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return dq, dk, dv from p, made again, ``dp = do vᵀ · scale`` and ``ds = p (dp - Σ p dp)``."""
     p, wide = problem, torch.promote_types(q.dtype, torch.float32)
-    dq = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-    dk, dv = (torch.zeros(x.shape, dtype=wide, device=x.device) for x in (k, v))
+    dq = torch.zeros(p.batch * p.num_heads, *q.shape[2:], dtype=q.dtype, device=q.device)
+    dk, dv = (
+        torch.zeros(p.batch * p.num_kv_heads, *x.shape[2:], dtype=wide, device=x.device) for x in (k, v)
+    )
     scratch = Scratch(q, wide)
     make_scores = _Scores(p.softmax_scale, scratch)
     for run in batch_runs(p):
         band = band_of(p, run)
         flat_q, flat_do = (_flat(x, run, wide) for x in (q, grad_out))
-        flat_dq = dq[run.rows].flatten(0, 1)
-        flat_k, flat_v, flat_dk, flat_dv = (_flat(x, run, wide, band) for x in (k, v, dk, dv))
+        flat_k, flat_v = (_flat(x, run, wide, band) for x in (k, v))
+        before, kv_before = (run.rows.start * heads for heads in (p.num_heads, p.num_kv_heads))
         for operation in operations(p, run):
             q_blocks, k_blocks = _rows(flat_q, operation), _keys(flat_k, operation)
             do_blocks, v_blocks = _rows(flat_do, operation), _keys(flat_v, operation)
@@ -146,12 +154,12 @@ def _backward(
             torch.baddbmm(ds, do_blocks, v_blocks.mT, beta=0, alpha=p.softmax_scale, out=ds)
             # Exact where a row sees one key: both terms of the difference are then the same number.
             torch._softmax_backward_data(ds, weights, -1, wide, grad_input=ds)
-            for total, a, b in ((flat_dv, weights, do_blocks), (flat_dk, ds, q_blocks)):
+            for total, a, b in ((dv, weights, do_blocks), (dk, ds, q_blocks)):
                 part = scratch("keys", operation.num_tiles, operation.keys, b.shape[2])
-                _add_keys(total, torch.bmm(a.mT, b, out=part), operation)
-            _store(_rows(flat_dq, operation), ds, k_blocks, scratch)
+                _add_keys(total, torch.bmm(a.mT, b, out=part), operation, band.first_key, kv_before)
+            _store(_rows(dq, operation, before), ds, k_blocks, scratch)
             del scores, weights, ds, part, a, b
-    return dq, dk.to(k.dtype), dv.to(v.dtype)
+    return dq.view(q.shape), dk.to(k.dtype).view(k.shape), dv.to(v.dtype).view(v.shape)
 
 
 class _BandAttention(torch.autograd.Function):
@@ -159,7 +167,7 @@ class _BandAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
-        out, lse = _forward(q, k, v, problem)
+        out, lse = band_forward(q, k, v, problem)
         ctx.save_for_backward(q, k, v)
         ctx.problem = problem
         if lse is not None:
@@ -170,7 +178,7 @@ class _BandAttention(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_out: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v = ctx.saved_tensors
-        return *_backward(q, k, v, grad_out, ctx.problem), None
+        return *band_backward(q, k, v, grad_out, ctx.problem), None
 
 
 def band_attention(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> AttentionOutput:

@@ -15,7 +15,8 @@ from torch.utils.flop_counter import register_flop_formula
 
 from attnbench.contract.implementation import AttentionOutput
 from attnbench.contract.problem import Problem
-from attnbench.implementations._shared.operators import LIBRARY, bounds, constant, define, result, run
+from attnbench.implementations._shared.constant import constant
+from attnbench.implementations._shared.operators import LIBRARY, bounds, define, result, run
 
 from .backward import flash_backward
 from .cost import operator_flops

@@ -7,7 +7,8 @@ that no tile which fits is ever refused.
 from collections.abc import Iterator
 
 from attnbench.contract.problem import Problem
-from attnbench.device.targets import targets
+from attnbench.device.targets import Target, targets
+from attnbench.implementations._shared.constant import constant
 
 from .programs import is_empty, kernels_of
 from .splits import decodes
@@ -39,12 +40,15 @@ def memory_faults(problem: Problem) -> list[str]:
     return list(_memory_faults(problem))
 
 
-def _memory_faults(problem: Problem) -> Iterator[str]:
+@constant
+def _memory_faults(problem: Problem) -> tuple[str, ...]:
     p = problem
     capability = None if p.device == "cpu" or is_empty(p) else current_capability()
     target = targets().get(f"sm_{capability}")
-    if target is None:
-        return
+    return () if target is None else tuple(_faults_on(target, p))
+
+
+def _faults_on(target: Target, p: Problem) -> Iterator[str]:
     for kernel in ("decode",) if decodes(p) else kernels_of(p):
         tile = tile_for(p, target.name, kernel)
         needed = least_shared_bytes(kernel, tile, (p.head_dim, p.head_dim_v), p.dtype_bytes)

@@ -14,7 +14,8 @@ from torch.utils.flop_counter import register_flop_formula
 
 from attnbench.contract.masks import Causal
 from attnbench.contract.problem import Problem
-from attnbench.implementations._shared.operators import LIBRARY, constant, define, result, run
+from attnbench.implementations._shared.constant import constant
+from attnbench.implementations._shared.operators import LIBRARY, define, result, run
 
 from .forward_kernel import linear_output_kernel
 from .gradients import linear_gradients

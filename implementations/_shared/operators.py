@@ -1,9 +1,9 @@
 """What operators made of Triton kernels share: where they are registered, how they run, their results."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,21 +14,11 @@ from attnbench.contract.launch import Launch
 
 # `torch.library.custom_op` says the same in fewer words, but its first call imports torch._dynamo: 1.4 s.
 LIBRARY = torch.library.Library("attnbench", "FRAGMENT")
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 def define(schema: str) -> None:
     """Define an operator ``attnbench::…`` that follows the rules of PyTorch 2's compiler."""
     LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-
-
-def constant(function: FunctionT) -> FunctionT:
-    """Let PyTorch's compiler take what ``function`` returns as it is: it can't follow how a table is read.
-
-    ``torch.compiler.assume_constant_result`` does the same and imports that compiler: 1.4 s.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # an attribute that is looked for
-    return function
 
 
 def run(launch: Launch, kernel: Any, device: torch.device) -> None:

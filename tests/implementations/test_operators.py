@@ -1,8 +1,4 @@
-"""Implementations in a program that PyTorch compiles: one graph, no break, the same numbers and gradients.
-
-Not the CPU paths of ``linear`` and ``sliding-window``: they write through views of views, which PyTorch's
-compiler does not take in a backward pass; their kernels are operators, tested beside them.
-"""
+"""Implementations in a program that PyTorch compiles: one graph, no break, the same numbers and gradients."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,8 +24,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def cases() -> Iterator[Any]:
     for name, implementation in uncompiled().items():
-        if name in ("linear", "sliding-window"):
-            continue
         for mask in MASKS:
             for shape_name, shape in SHAPES.items():
                 problem = Problem(

@@ -1,4 +1,4 @@
-"""Models go through ``torch.compile``; what comes out is what eager mode gives."""
+"""Models go through ``torch.compile``; what comes out, gradients included, is what eager mode gives."""
 
 import pytest
 import torch
@@ -13,17 +13,25 @@ WINDOW = {"name": "sliding-window", "window_size": 3}
     ("implementation", "mask"),
     [
         ("naive", "causal"),
+        ("sliding-window", WINDOW),
         pytest.param("sdpa", "causal", marks=pytest.mark.long),
         pytest.param("linear", "causal", marks=pytest.mark.long),
-        pytest.param("sliding-window", WINDOW, marks=pytest.mark.long),
+        pytest.param("triton-flash", "causal", marks=pytest.mark.long),
     ],
 )
+@pytest.mark.parametrize("lengths", [None, [7, 4]], ids=str)
 # Dynamo's own, of the autograd functions that it traces.
 @pytest.mark.filterwarnings("ignore:.* should not be instantiated:DeprecationWarning")
-@torch.no_grad()
-def test_a_compiled_model_is_the_model(implementation, mask):
+def test_a_compiled_model_is_the_model(implementation, mask, lengths):
+    """In one graph: ``fullgraph`` raises at any break."""
     torch.compiler.reset()
     model = build_model("tiny", implementation, mask=mask, num_layers=1)
-    compiled = torch.compile(model, backend="aot_eager")
-    tokens = stdlib_tokens(2, 7)
-    assert torch.equal(compiled(tokens, [7, 4]), model(tokens, [7, 4]))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    tokens, weights = stdlib_tokens(2, 7), list(model.parameters())
+    with torch.no_grad():
+        assert torch.equal(compiled(tokens, lengths), model(tokens, lengths))
+    found, expected = (
+        torch.autograd.grad(run(tokens, lengths).square().mean(), weights) for run in (compiled, model)
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,23 @@
+"""Linear attention in PyTorch operators as `attnbench::linear_chunked`, one of a compiled program."""
+
+from torch import Tensor
+
+from attnbench.contract.problem import Problem
+from attnbench.implementations._shared.one_operator import one_operator
+
+from .chunked import chunked_backward, chunked_forward
+from .cost import chunks_cost
+
+_operator = one_operator(
+    "linear_chunked",
+    chunked_forward,
+    chunked_backward,
+    fills_rows=lambda problem: True,
+    keeps_results=True,
+    cost=chunks_cost,
+)
+
+
+def chunked_operator(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> Tensor:
+    """As ``chunked_attention``."""
+    return _operator(q, k, v, problem)[0]
