@@ -9,6 +9,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # said aloud, since Triton 3.10 turns the default around
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +27,23 @@ def private_triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton-cache")))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def unchecked_integers() -> None:
+    """The interpreter checks each integer sum for overflow, in a third of its time: not here, see below."""
+    from triton.runtime.interpreter import interpreter_builder
+
+    interpreter_builder.options = replace(interpreter_builder.options, sanitize_overflow=False)
+
+
+@pytest.fixture
+def checked_integers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of offsets: 32-bit integers that overflow in an interpreted kernel raise."""
+    from triton.runtime.interpreter import interpreter_builder
+
+    checking = replace(interpreter_builder.options, sanitize_overflow=True)
+    monkeypatch.setattr(interpreter_builder, "options", checking)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

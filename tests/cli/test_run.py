@@ -152,6 +152,7 @@ def test_a_run_from_beginning_to_end(folder):
     assert [record["status"] for record in json.loads(kept.stdout)] == ["ok", "ok"]
 
 
+@pytest.mark.long
 def test_a_kernel_that_was_edited_is_measured_again(folder):
     """Resuming keeps the results of a source that is the same, and no others."""
     write_suite("mine")
@@ -177,6 +178,7 @@ def test_a_kernel_that_was_edited_is_measured_again(folder):
     assert by_name(load_run("run"))["./mine.py 8"].status == "crashed"
 
 
+@pytest.mark.long
 def test_the_readme_s_command_with_somebody_s_file(folder):
     """`run quick` with a file of another folder: every case, at both levels, is `ok`."""
     Path("my_kernel.py").write_text(KERNEL, encoding="utf-8")

@@ -87,7 +87,7 @@ def test_a_terminal_breaks_no_identifier(
 ) -> None:
     for name, value in (("TERM", "dumb"), ("FORCE_COLOR", "1"), ("COLUMNS", "80")):
         monkeypatch.setenv(name, value)
-    lines = output_of(capsys, "quick", "--seqlen", "4k").splitlines()
+    lines = output_of(capsys, "quick", "--seqlen", "1k").splitlines()
     assert max(map(len, lines)) <= 80
     rows = [line.split() for line in lines]
     assert ["implementation", "mode", "mask", "shape", "peak", "FLOPs", "compulsory"] in rows

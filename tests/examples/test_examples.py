@@ -46,7 +46,7 @@ def test_what_cannot_be_is_a_usage_error(example, capsys):
     assert "--steps" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("example", [train_decoder, train_reverse])
+@pytest.mark.parametrize("example", [train_decoder, pytest.param(train_reverse, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

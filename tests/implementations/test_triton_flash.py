@@ -140,6 +140,7 @@ def test_nothing_beyond_the_ends_is_read(mask, seqlen_k, extra, width):
     assert torch.allclose(out, torch.ones_like(out), rtol=0, atol=1e-6)
 
 
+@pytest.mark.usefixtures("checked_integers")
 def test_offsets_beyond_32_bits():
     """Row 319 × stride 7864320 = 2508718080, negative in 32 bits. Pages that nobody touches cost nothing."""
     rows, stride, width = 320, 7_864_320, 16
@@ -242,7 +243,11 @@ TILED = [
 
 @pytest.mark.parametrize(
     ("mode", "dtype", "products_of_a_tile"),
-    [("fwd", "float32", 2), ("fwd_bwd", "float32", 2 + 4 + 4), ("fwd_bwd", "float16", 2 + 3 + 4)],
+    [
+        ("fwd", "float32", 2),
+        ("fwd_bwd", "float16", 2 + 3 + 4),
+        pytest.param("fwd_bwd", "float32", 2 + 4 + 4, marks=pytest.mark.long),
+    ],
 )
 @pytest.mark.parametrize("blocks", [(16, 32), (32, 16)])
 @pytest.mark.parametrize("problem", TILED)

@@ -88,7 +88,7 @@ def test_a_block_of_a_decoder_reads_and_differentiates_its_context() -> None:
     assert outputs.gradients["context"].abs().sum() > 0
 
 
-@pytest.mark.parametrize("keys", [{"preset": "tiny-bert"}, TRANSLATOR])
+@pytest.mark.parametrize("keys", [pytest.param({"preset": "tiny-bert"}, marks=pytest.mark.long), TRANSLATOR])
 @pytest.mark.parametrize("implementation", ["naive", "sdpa", "linear", "sliding-window"])
 def test_logits_loss_and_gradients_agree_with_the_twin(keys: dict[str, Any], implementation: str) -> None:
     window = {**WINDOW, "causal": keys is TRANSLATOR}

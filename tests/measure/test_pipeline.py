@@ -154,7 +154,7 @@ def test_truth_on_sampled_rows_finds_a_wrong_row_among_them(tmp_path: Path) -> N
     assert record.status == "incorrect"
 
 
-@pytest.mark.parametrize("mode", ["fwd", "fwd_bwd"])
+@pytest.mark.parametrize("mode", [pytest.param("fwd", marks=pytest.mark.long), "fwd_bwd"])
 @pytest.mark.parametrize("name", ["naive", "sdpa", "linear", "sliding-window"])
 def test_a_model_on_real_text(name: str, mode: str) -> None:
     mask = {"name": "sliding-window", "window_size": 8} if name == "sliding-window" else {"name": "causal"}

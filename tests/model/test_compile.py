@@ -19,7 +19,7 @@ WINDOW = {"name": "sliding-window", "window_size": 3}
         pytest.param("triton-flash", "causal", marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize("lengths", [None, [7, 4]], ids=str)
+@pytest.mark.parametrize("lengths", [pytest.param(None, marks=pytest.mark.long), [7, 4]], ids=str)
 # Dynamo's own, of the autograd functions that it traces.
 @pytest.mark.filterwarnings("ignore:.* should not be instantiated:DeprecationWarning")
 def test_a_compiled_model_is_the_model(implementation, mask, lengths):
