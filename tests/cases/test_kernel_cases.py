@@ -284,6 +284,7 @@ def never_too_many(launches: Sequence[tuple[str, str, dict[str, Any]]], folder: 
         assert least_shared_bytes(kernel, tile, widths(p), p.dtype_bytes) <= taken, (kernel, target, fields)
 
 
+@pytest.mark.long
 def test_e07_what_fits_is_never_refused(tmp_path: Path) -> None:
     """The compiler never takes less than what a tile is said to take at least."""
     never_too_many(SPREAD, tmp_path)

@@ -68,9 +68,10 @@ def test_rows_tables_and_a_baseline(capsys, tmp_path):
         (("naive", "--baseline", "nowhere.json"), "nowhere.json is no baseline"),
         (("naiv",), r"unknown implementation 'naiv' \(did you mean 'naive'\?\)"),
         (("naive",), "naive has no kernels to compile ahead of time"),
-        (
+        pytest.param(
             ("sliding-window", "--mask", "full", "--target", "sm_90"),
             "sliding-window refuses bfloat16 D64 full, bfloat16 D128 full",
+            marks=pytest.mark.long,
         ),
     ],
 )

@@ -192,16 +192,22 @@ def test_the_readme_s_command_with_somebody_s_file(folder):
     assert all(record.latency is not None and record.agreement is not None for record in records)
 
 
-def test_empty_cases_are_measured_and_reported(folder):
+def in_this_process(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit code, and what is said on stderr."""
+    with pytest.raises(SystemExit) as stopped:
+        main(list(arguments))
+    return int(stopped.value.code or 0), capsys.readouterr().err
+
+
+def test_empty_cases_are_measured_and_reported(folder, capsys):
     """No tokens: `ok`, no latency, and a report without a word on stderr."""
     write_suite(more_lengths=(0,))
-    done = attnbench("run", "drill.toml", "-o", "run", "--isolate", "none")
-    assert done.returncode == 0, done.stderr
+    code, said = in_this_process(capsys, "run", "drill.toml", "-o", "run", "--isolate", "none")
+    assert code == 0, said
     empty = by_name(load_run("run"))["naive 0"]
     assert (empty.status, empty.latency) == ("ok", None)
     assert empty.unavailable["latency"] == "empty: there is nothing to compute"
-    reported = attnbench("report", "run")
-    assert (reported.returncode, reported.stderr) == (0, "")
+    assert in_this_process(capsys, "report", "run") == (0, "")
     assert "length 0: in the table" in Path("run/report.html").read_text(encoding="utf-8")
 
 
@@ -236,6 +242,7 @@ def test_whatever_goes_wrong_costs_its_own_case(folder):
     assert "4 cases to measure, 4 have a result already" in again.stderr
     records = by_name(load_run("run"))
     assert {record.status for name, record in records.items() if "naive" not in name} == {"ok", "incorrect"}
+    assert len(load_run("run").meta["launches"]) == 2
 
 
 def hears_interrupts() -> None:
@@ -243,8 +250,8 @@ def hears_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_an_interrupted_run_is_kept_and_says_how_to_resume(folder, sent):
+def interrupt_a_run(folder: Path, sent: signal.Signals) -> None:
+    """Of two cases left when `sent` arrives, nothing is lost, and the last line says how to go on."""
     write_suite("hang")
     process = subprocess.Popen(
         command("run", "drill.toml", "-o", "run"),
@@ -267,6 +274,15 @@ def test_an_interrupted_run_is_kept_and_says_how_to_resume(folder, sent):
     assert len(run.missing) == 2
     assert not processes_in(folder)
 
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+def test_an_interrupted_run_is_kept_and_says_how_to_resume(folder, sent):
+    interrupt_a_run(folder, sent)
+
+
+@pytest.mark.long
+def test_an_interrupted_run_is_resumed(folder):
+    interrupt_a_run(folder, signal.SIGINT)
     Path("well").touch()
     again = attnbench("run", "--resume", "run")
     assert again.returncode == 0, again.stderr

@@ -18,10 +18,7 @@ FORMS = [
 ]
 SHOWN = [Form(head_dim=64), Form(head_dim=128)]
 """Of gfx942, whose kernels are shown and held to nothing but that they fit."""
-ORDINARY = [
-    Task("triton-flash", "triton-flash", "sm_90", Form(head_dim=64)),
-    Task("linear", "linear", "sm_80", Form(head_dim=64)),
-]
+ORDINARY = [Task("triton-flash", "triton-flash", "sm_90", Form(head_dim=64))]
 LEAST_WIDE_PART = 0.5
 """Of the bytes that the main loop takes from global memory; the rest are statistics of rows."""
 

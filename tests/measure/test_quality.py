@@ -64,6 +64,7 @@ def test_neither_seed_nor_batch_changes_what_is_predicted(short_text: bytes) -> 
     assert in_threes.loss == pytest.approx(section.loss, rel=1e-6)
 
 
+@pytest.mark.long
 def test_a_window_over_everything_costs_nothing_and_a_narrow_one_does(short_text: bytes) -> None:
     def windowed(size: int) -> Quality:
         mask = {"name": "sliding-window", "window_size": size}
