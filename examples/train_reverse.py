@@ -19,9 +19,9 @@ from attnbench import build_model
 from attnbench.contract.errors import UsageError
 from attnbench.model.checkpoints import require_target, save_model
 from attnbench.model.config import TransformerConfig
+from attnbench.model.encoder_decoder import EncoderDecoder
 from attnbench.model.losses import teacher_forcing_loss
 from attnbench.model.training import train
-from attnbench.model.transformer import EncoderDecoder
 
 START, END, FIRST_WORD, VOCABULARY = 0, 1, 2, 32
 BATCH = 128

@@ -17,9 +17,10 @@ from attnbench.contract.discovery import get_implementation
 from attnbench.contract.errors import UsageError
 from attnbench.contract.state import keep
 from attnbench.model.builder import build_block, build_model
+from attnbench.model.encoder_decoder import EncoderDecoder
 from attnbench.model.losses import masked_language_loss, next_token_loss, teacher_forcing_loss
 from attnbench.model.text import stdlib_tokens
-from attnbench.model.transformer import EncoderDecoder, EncoderOnly
+from attnbench.model.transformer import EncoderOnly
 from attnbench.model.weights import generator_for
 from attnbench.plan.case import Case
 

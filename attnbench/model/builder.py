@@ -15,11 +15,12 @@ from attnbench.contract.problem import DTYPE_BYTES
 
 from .blocks import TransformerBlock
 from .config import TransformerConfig
+from .encoder_decoder import EncoderDecoder
 from .mixer import AttentionMixer, mixer_problem
 from .positions import RotaryPositions
 from .presets import load_preset, require_trained_form
 from .pretrained import load_trained
-from .transformer import DecoderOnly, EncoderDecoder, EncoderOnly
+from .transformer import DecoderOnly, EncoderOnly
 from .weights import draw_weights, generator_for, seeded
 
 CROSS_DEFAULT = "sdpa"

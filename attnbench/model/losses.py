@@ -14,7 +14,7 @@ from attnbench.contract.errors import UsageError
 from .lengths import Lengths, row_lengths
 
 if TYPE_CHECKING:
-    from .transformer import EncoderDecoder
+    from .encoder_decoder import EncoderDecoder
 
 IGNORED = -100
 """The label that cross-entropy leaves out."""
