@@ -11,8 +11,8 @@ from attnbench.implementations._shared.batch_runs import BatchRun
 
 BLOCK_ROWS = 32
 """Queries a tile: more of them waste work at the edges of the band, fewer make the matmuls too thin."""
-SCORES_AT_ONCE = {"cpu": 1 << 19, "cuda": 1 << 24}
-"""Scores that one operation makes: what stays in a cache (2 MiB in float32), or fills a GPU."""
+SCORES_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 24}
+"""Scores that one operation makes: what stays in a cache (1 MiB in float32), or fills a GPU."""
 
 
 class Tiles(NamedTuple):
