@@ -12,6 +12,7 @@ Sources: Flash-Decoding, pytorch.org/blog/flash-decoding (2023); FlashAttention-
 import triton
 import triton.language as tl
 
+from .edges import hide, keys_seen, load_rows
 from .ranges import key_range
 
 
@@ -84,10 +85,7 @@ def flash_decode_kernel(
     rows = tile * BLOCK_Q + tl.arange(0, BLOCK_Q)
     row_exists = rows < num_rows
     q_pos = query_start + rows % seqlen_q
-    first_key = tl.maximum(q_pos - left, lo)
-    last_key = tl.full([BLOCK_Q], 0, dtype=tl.int32) + hi - 1
-    if HAS_RIGHT:
-        last_key = tl.minimum(q_pos + right, last_key)
+    first_key, last_key = keys_seen(q_pos, lo, hi, left, right, BLOCK_Q, HAS_RIGHT)
 
     # What multiplies a stride is 64 bits wide: index × stride passes 2**31 long before memory ends.
     dims = tl.arange(0, BLOCK_D).to(tl.int64)
@@ -126,10 +124,7 @@ def flash_decode_kernel(
         seen = (k_pos >= lo) & (k_pos < hi)
         k = tl.load(k_ptrs, mask=seen[None, :] & (dims[:, None] < HEAD_DIM), other=0.0)
         scores = tl.dot(q, k, input_precision="ieee")
-        visible = k_pos[None, :] <= last_key[:, None]
-        if HAS_LEFT:
-            visible = visible & (k_pos[None, :] >= first_key[:, None])
-        scores = tl.where(visible, scores, float("-inf"))
+        scores = hide(scores, k_pos, first_key, last_key, HAS_LEFT)
         new_max = tl.maximum(row_max, tl.max(scores, 1))
         # The maximum of a row that has seen nothing yet is -inf, and -inf - -inf would be NaN.
         shift = tl.where(new_max == float("-inf"), 0.0, new_max)
@@ -138,7 +133,7 @@ def flash_decode_kernel(
         rescale = tl.exp2((row_max - shift) * scale_log2)
         row_sum = row_sum * rescale + tl.sum(p, 1)
         row_max = new_max
-        v = tl.load(v_ptrs, mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
+        v = load_rows(v_ptrs, seen, value_dims, VALUE_DIM, BLOCK_DV, True)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
 
     out_rows = group.to(tl.int64) * num_rows + rows

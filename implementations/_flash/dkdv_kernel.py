@@ -15,6 +15,7 @@ Source: FlashAttention-2, arXiv 2307.08691, algorithm 2.
 import triton
 import triton.language as tl
 
+from .edges import load_rows
 from .ranges import query_range
 
 
@@ -138,8 +139,7 @@ def flash_dkdv_kernel(
             head = kv_head * group_size + step // blocks
             rows = block * BLOCK_Q + block_rows
             wide_head = tl.cast(head, tl.int64)
-            if copy == 0:
-                seeing = (rows >= lo) & (rows < hi)
+            seeing = (rows >= lo) & (rows < hi)
             if TMA:
                 q = q_ptr.load([batch, head, block * BLOCK_Q, 0]).reshape(BLOCK_Q, BLOCK_D)
                 do = do_ptr.load([batch, head, block * BLOCK_Q, 0]).reshape(BLOCK_Q, BLOCK_DV)
@@ -147,18 +147,8 @@ def flash_dkdv_kernel(
                 wide_row = tl.cast(block * BLOCK_Q, tl.int64)
                 q_ptrs = q_base + wide_head * stride_qh + wide_row * stride_qs + q_offsets
                 do_ptrs = do_base + wide_head * stride_doh + wide_row * stride_dos + do_offsets
-                if copy == 0:
-                    q = tl.load(q_ptrs, mask=seeing[:, None] & (dims[None, :] < HEAD_DIM), other=0.0)
-                    do = tl.load(do_ptrs, mask=seeing[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
-                else:
-                    if HEAD_DIM != BLOCK_D:
-                        q = tl.load(q_ptrs, mask=dims[None, :] < HEAD_DIM, other=0.0)
-                    else:
-                        q = tl.load(q_ptrs)
-                    if VALUE_DIM != BLOCK_DV:
-                        do = tl.load(do_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
-                    else:
-                        do = tl.load(do_ptrs)
+                q = load_rows(q_ptrs, seeing, dims, HEAD_DIM, BLOCK_D, copy == 0)
+                do = load_rows(do_ptrs, seeing, value_dims, VALUE_DIM, BLOCK_DV, copy == 0)
             if k.dtype == tl.float32:
                 # Operand for operand as in the forward kernel: a library that multiplies for the interpreter
                 # may sum in another order, and a key seen alone has the weight 1 only by the same score.

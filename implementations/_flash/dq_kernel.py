@@ -19,6 +19,7 @@ Source: FlashAttention-2, arXiv 2307.08691, algorithm 2, its loop over queries i
 import triton
 import triton.language as tl
 
+from .edges import hide, keys_seen, load_rows
 from .ranges import key_range
 
 
@@ -82,11 +83,7 @@ def flash_dq_kernel(
     lo, hi, begin, full_begin, full_end, end = key_range(
         tile, query_start, key_limit, seqlen_q, left, right, BLOCK_Q, BLOCK_K, HAS_LEFT, HAS_RIGHT
     )
-    # First and last key that each query sees.
-    first_key = tl.maximum(query_start + rows - left, lo)
-    last_key = tl.full([BLOCK_Q], 0, dtype=tl.int32) + hi - 1
-    if HAS_RIGHT:
-        last_key = tl.minimum(query_start + rows + right, last_key)
+    first_key, last_key = keys_seen(query_start + rows, lo, hi, left, right, BLOCK_Q, HAS_RIGHT)
 
     dims = tl.arange(0, BLOCK_D).to(tl.int64)
     value_dims = tl.arange(0, BLOCK_DV).to(tl.int64)
@@ -156,24 +153,11 @@ def flash_dq_kernel(
             else:
                 k_ptrs = k_base + tl.cast(start, tl.int64) * stride_ks + k_offsets
                 v_ptrs = v_base + tl.cast(start, tl.int64) * stride_vs + v_offsets
-                if copy == 0:
-                    k = tl.load(k_ptrs, mask=seen[:, None] & (dims[None, :] < HEAD_DIM), other=0.0)
-                    v = tl.load(v_ptrs, mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
-                else:
-                    if HEAD_DIM != BLOCK_D:
-                        k = tl.load(k_ptrs, mask=dims[None, :] < HEAD_DIM, other=0.0)
-                    else:
-                        k = tl.load(k_ptrs)
-                    if VALUE_DIM != BLOCK_DV:
-                        v = tl.load(v_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
-                    else:
-                        v = tl.load(v_ptrs)
+                k = load_rows(k_ptrs, seen, dims, HEAD_DIM, BLOCK_D, copy == 0)
+                v = load_rows(v_ptrs, seen, value_dims, VALUE_DIM, BLOCK_DV, copy == 0)
             scores = tl.dot(q, tl.trans(k), input_precision="ieee")
             if copy == 0:
-                visible = k_pos[None, :] <= last_key[:, None]
-                if HAS_LEFT:
-                    visible = visible & (k_pos[None, :] >= first_key[:, None])
-                scores = tl.where(visible, scores, float("-inf"))
+                scores = hide(scores, k_pos, first_key, last_key, HAS_LEFT)
             p = tl.exp2((scores - largest[:, None]) * scale_log2 - log2_sum[:, None])
             dp = tl.dot(do, tl.trans(v), input_precision="ieee")
             ds = p * (dp - delta[:, None])

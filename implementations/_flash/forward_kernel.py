@@ -13,6 +13,7 @@ Source: FlashAttention-2, arXiv 2307.08691 (queries outside, keys inside); onlin
 import triton
 import triton.language as tl
 
+from .edges import hide, keys_seen, load_rows
 from .ranges import key_range
 
 
@@ -78,11 +79,7 @@ def flash_forward_kernel(
     lo, hi, begin, full_begin, full_end, end = key_range(
         tile, query_start, key_limit, seqlen_q, left, right, BLOCK_Q, BLOCK_K, HAS_LEFT, HAS_RIGHT
     )
-    # First and last key that each query sees.
-    first_key = tl.maximum(query_start + rows - left, lo)
-    last_key = tl.full([BLOCK_Q], 0, dtype=tl.int32) + hi - 1
-    if HAS_RIGHT:
-        last_key = tl.minimum(query_start + rows + right, last_key)
+    first_key, last_key = keys_seen(query_start + rows, lo, hi, left, right, BLOCK_Q, HAS_RIGHT)
 
     # What multiplies a stride is 64 bits wide: index × stride passes 2**31 long before memory ends.
     dims = tl.arange(0, BLOCK_D).to(tl.int64)
@@ -123,24 +120,15 @@ def flash_forward_kernel(
             if copy == 0:
                 start = tl.where(start < full_begin, start, start + full_end - full_begin)
             k_pos = start + columns
-            # Keys that no query of this tile sees are not read: a weight of zero does not stop a NaN.
             seen = (k_pos >= lo) & (k_pos < hi)
             if TMA:
                 k = k_ptr.load([batch, kv_head, start, 0]).reshape(BLOCK_K, BLOCK_D)
             else:
                 k_ptrs = k_base + tl.cast(start, tl.int64) * stride_ks + k_offsets
-                if copy == 0:
-                    k = tl.load(k_ptrs, mask=seen[:, None] & (dims[None, :] < HEAD_DIM), other=0.0)
-                elif HEAD_DIM != BLOCK_D:
-                    k = tl.load(k_ptrs, mask=dims[None, :] < HEAD_DIM, other=0.0)
-                else:
-                    k = tl.load(k_ptrs)
+                k = load_rows(k_ptrs, seen, dims, HEAD_DIM, BLOCK_D, copy == 0)
             scores = tl.dot(q, tl.trans(k), input_precision="ieee")
             if copy == 0:
-                visible = k_pos[None, :] <= last_key[:, None]
-                if HAS_LEFT:
-                    visible = visible & (k_pos[None, :] >= first_key[:, None])
-                scores = tl.where(visible, scores, float("-inf"))
+                scores = hide(scores, k_pos, first_key, last_key, HAS_LEFT)
             new_max = tl.maximum(row_max, tl.max(scores, 1))
             shift = new_max
             if copy == 0:
@@ -157,12 +145,7 @@ def flash_forward_kernel(
                     v = tl.where(seen[:, None], v, 0.0)
             else:
                 v_ptrs = v_base + tl.cast(start, tl.int64) * stride_vs + v_offsets
-                if copy == 0:
-                    v = tl.load(v_ptrs, mask=seen[:, None] & (value_dims[None, :] < VALUE_DIM), other=0.0)
-                elif VALUE_DIM != BLOCK_DV:
-                    v = tl.load(v_ptrs, mask=value_dims[None, :] < VALUE_DIM, other=0.0)
-                else:
-                    v = tl.load(v_ptrs)
+                v = load_rows(v_ptrs, seen, value_dims, VALUE_DIM, BLOCK_DV, copy == 0)
             acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
 
     LN_2: tl.constexpr = 0.6931471805599453
