@@ -14,6 +14,7 @@ BASELINE = Path(__file__).with_name("baseline.json")
 FORMS = [
     *(Form(head_dim=head_dim) for head_dim in (64, 128, 256)),
     Form(head_dim=128, ragged=True),
+    *(Form(head_dim=head_dim, dtype="float16") for head_dim in (64, 128)),
     Form(head_dim=64, dtype="float32"),
 ]
 SHOWN = [Form(head_dim=64), Form(head_dim=128)]
