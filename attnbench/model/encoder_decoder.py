@@ -13,7 +13,7 @@ from .blocks import MixerFactory, Stack
 from .config import TransformerConfig
 from .decoding import TransformerState, check_generation, generate_tokens
 from .embeddings import Embeddings
-from .lengths import Lengths, row_lengths
+from .lengths import Lengths, row_lengths, sizes
 from .transformer import Transformer, encoded
 
 
@@ -90,7 +90,7 @@ class EncoderDecoder(Transformer):
     ) -> Tensor:
         """What the decoder's last layer gives, ``[B, T, dim]``."""
         self.target_embeddings.check(target)
-        batch, seqlen = target.shape[:2]
+        batch, seqlen = sizes(target)
         valid = row_lengths(target_lengths, batch, seqlen, name="target_lengths")
         starts, ends = self._spans(state, valid)
         memory = counts = held = None

@@ -1,5 +1,6 @@
 """Lengths of the rows of a padded batch: whatever a caller gives in, checked whole numbers out."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,11 @@ from attnbench.contract.errors import UsageError
 
 Lengths = Sequence[int] | Tensor
 """A whole number for each row, or a padding mask ``[B, S]`` that is true where a token is valid."""
+
+
+def sizes(x: Tensor) -> tuple[int, int]:
+    """Batch and length of ``x [B, S, …]``, as numbers in a program that PyTorch compiles too, not symbols."""
+    return operator.index(x.shape[0]), operator.index(x.shape[1])
 
 
 def row_lengths(

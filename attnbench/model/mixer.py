@@ -16,7 +16,7 @@ from attnbench.contract.problem import Problem
 from attnbench.contract.state import append, extend, new_state, read
 
 from .layers import Linear
-from .lengths import Lengths, row_lengths
+from .lengths import Lengths, row_lengths, sizes
 from .positions import PositionTable, RotaryPositions, rotate
 from .weights import device_type
 
@@ -220,7 +220,7 @@ class AttentionMixer(nn.Module):
     ) -> Tensor:
         if context is not None:
             raise UsageError("context: self-attention takes none")
-        batch, seqlen = x.shape[:2]
+        batch, seqlen = sizes(x)
         valid = row_lengths(lengths, batch, seqlen)
         ragged = None if set(valid) <= {seqlen} else valid
         if state is not None:

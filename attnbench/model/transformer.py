@@ -22,7 +22,7 @@ from .config import TransformerConfig
 from .decoding import TransformerState, check_generation, generate_tokens
 from .embeddings import Embeddings
 from .layers import LinearHead, MaskedLanguageHead
-from .lengths import Lengths, row_lengths
+from .lengths import Lengths, row_lengths, sizes
 from .state_dicts import load_weights
 
 
@@ -154,7 +154,7 @@ class DecoderOnly(Transformer):
     ) -> Tensor:
         """What the last layer gives, ``[B, S, dim]``: ``forward`` without the projection to logits."""
         self.embeddings.check(tokens)
-        batch, seqlen = tokens.shape[:2]
+        batch, seqlen = sizes(tokens)
         valid = row_lengths(lengths, batch, seqlen)
         starts, ends = self._spans(state, valid)
         x = self.embeddings(tokens, starts, max(ends, default=0))
@@ -253,7 +253,7 @@ def encoded(
 ) -> Tensor:
     """Embed and encode ``tokens [B, S]`` whole: ``[B, S, dim]``."""
     embeddings.check(tokens)
-    batch, seqlen = tokens.shape[:2]
+    batch, seqlen = sizes(tokens)
     valid = row_lengths(lengths, batch, seqlen, name=name)
     x = embeddings(tokens, (0,) * batch, max(valid, default=0), segments)
     features: Tensor = encoder(x, None if lengths is None else valid)

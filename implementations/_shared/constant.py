@@ -7,11 +7,26 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import torch
+
+from attnbench.contract.masks import Mask
 from attnbench.contract.problem import Problem
 
 P = ParamSpec("P")
 T = TypeVar("T")
 NAMES = tuple(field.name for field in fields(Problem))
+
+
+def _number(value: Any) -> Any:
+    """Return what a symbol stands for, which is what a number is that was another in an earlier call.
+
+    The key of a dict is always a number: the compiler makes another graph for another one.
+    """
+    if isinstance(value, Mask):
+        return value
+    if isinstance(value, tuple):
+        return tuple([_number(each) for each in value])
+    return next(iter({value: None}))
 
 
 def constant(
@@ -31,6 +46,9 @@ def constant(
     of_fields._dynamo_marked_constant = True  # type: ignore[attr-defined]  # an attribute that is looked for
 
     def of_problem(problem: Problem, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return of_fields(*[getattr(problem, name) for name in NAMES], *args, **kwargs)
+        values = [getattr(problem, name) for name in NAMES]
+        if torch.compiler.is_compiling():
+            values = [_number(value) for value in values]
+        return of_fields(*values, *args, **kwargs)
 
     return of_problem

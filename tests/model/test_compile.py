@@ -35,3 +35,15 @@ def test_a_compiled_model_is_the_model(implementation, mask, lengths):
     )
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("implementation", "mask"), [("linear", "causal"), ("sliding-window", WINDOW)])
+@torch.no_grad()
+def test_each_length_has_its_graph(implementation, mask):
+    """A number that changes between calls is a symbol for the compiler; problems are of plain numbers."""
+    torch.compiler.reset()
+    model = build_model("tiny", implementation, mask=mask, num_layers=1)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for batch, seqlen in ((1, 5), (1, 8), (1, 9), (2, 9), (3, 6)):
+        tokens = stdlib_tokens(batch, seqlen)
+        assert torch.equal(compiled(tokens), model(tokens)), (batch, seqlen)
