@@ -83,6 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
     torch.set_grad_enabled(False)
+    if given.json is not None:
+        try:
+            given.json.touch()  # not after minutes
+        except OSError as error:
+            parser.error(f"can't write {given.json}: {error.strerror}")
     library, rate = matmul_rate(given.rounds)
     print(f"one product of {MATMUL_SIZE}³ in float32: {rate / 1e9:.0f} GFLOP/s, {library}")
     rows = [row for seqlen in given.seqlen for row in compare(seqlen, given.rounds, rate)]

@@ -154,7 +154,8 @@ def configuration(problem: Problem) -> dict[str, dict[str, int]]:
 def unsupported(problem: Problem) -> list[str]:
     """Refuse a chunk size that is none."""
     chunk_size = problem.option("chunk_size")
-    if chunk_size is None or (isinstance(chunk_size, int) and chunk_size > 0):
+    whole = isinstance(chunk_size, int) and not isinstance(chunk_size, bool)
+    if chunk_size is None or (whole and chunk_size > 0):
         return []
     return [f"chunk_size must be a positive integer, not {chunk_size!r}"]
 

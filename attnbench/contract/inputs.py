@@ -28,6 +28,8 @@ def check_inputs(q: "Tensor", k: "Tensor", v: "Tensor", problem: Problem) -> Non
         ("k", k, (*kv_rows, p.head_dim)),
         ("v", v, (*kv_rows, p.head_dim_v)),
     ):
+        if not isinstance(tensor, torch.Tensor):
+            raise UsageError(f"{name} is a {type(tensor).__name__}; a torch.Tensor is accepted")
         if tuple(tensor.shape) != shape:
             raise UsageError(f"{name} is {list(tensor.shape)}, the problem's is {list(shape)}")
         if tensor.dtype != dtype:

@@ -28,6 +28,8 @@ MODES = ("fwd", "bwd", "fwd_bwd", "decode")
 SIZES = ("batch", "num_heads", "num_kv_heads", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v")
 LARGEST = 2**32
 """Of every length, count and width; nothing that runs comes near, and beyond it counts would not be exact."""
+LARGEST_SCALE = 1e38
+"""Times log2 e it still is a number of float32."""
 LARGEST_BATCH = 2**24
 """Of the batch, for which ``query_starts`` and ``key_limits`` hold a number per row."""
 
@@ -127,6 +129,8 @@ class Problem:
             read = _whole if one_for_all else _whole_per_row
             set_field(self, "query_start", read("query_start", self.query_start))
         self._check()
+        if self.scale is not None:
+            set_field(self, "scale", float(self.scale))
 
     def _check(self) -> None:
         for name in ("batch", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v"):
@@ -152,6 +156,8 @@ class Problem:
             raise UsageError(f"scale must be a finite number, not {self.scale!r}")
         if self.scale is not None and not math.isfinite(self.scale):
             raise UsageError(f"scale must be finite, not {self.scale}")
+        if self.scale is not None and abs(self.scale) > LARGEST_SCALE:
+            raise UsageError(f"scale must be at most {LARGEST_SCALE} either way, not {self.scale}")
         if self.key_lengths is not None:
             if len(self.key_lengths) != self.batch:
                 raise UsageError(

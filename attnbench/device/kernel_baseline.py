@@ -26,6 +26,16 @@ class Difference(NamedTuple):
     fault: bool
 
 
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return (error.strerror or "can't be read").lower()
+    if isinstance(error, KeyError):
+        return f"a row without {error}"
+    if isinstance(error, UnicodeDecodeError | json.JSONDecodeError):
+        return "not JSON"
+    return "not a list of rows"
+
+
 def read_baseline(path: Path) -> list[Row]:
     """Return the rows of a baseline.
 
@@ -39,7 +49,7 @@ def read_baseline(path: Path) -> list[Row]:
         for row in rows:
             identity(row)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{path} is no baseline of `attnbench kernels --json`: {error!r}") from error
+        raise UsageError(f"{path} is no baseline of `attnbench kernels --json`: {_why(error)}") from error
     return rows
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from attnbench.contract.implementation import AttentionOutput
 from attnbench.contract.problem import Problem
 from attnbench.implementations._shared.batch_runs import BatchRun, batch_runs
+from attnbench.implementations._shared.once import once
 from attnbench.implementations._shared.scratch import Scratch
 
 from .tiles import Band, Operation, Triangle, band_of, hidden_corners, operations
@@ -130,9 +131,9 @@ def _add_keys(total: Tensor, part: Tensor, o: Operation, keys_before: int, heads
 
 
 def band_backward(
-    q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, problem: Problem
+    q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, grad_lse: Tensor | None, problem: Problem
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return dq, dk, dv from p, made again, ``dp = do vᵀ · scale`` and ``ds = p (dp - Σ p dp)``."""
+    """Return dq, dk, dv from p, made again, ``dp = do vᵀ`` and ``ds = p (dp - Σ p dp + dlse) · scale``."""
     p, wide = problem, torch.promote_types(q.dtype, torch.float32)
     dq = torch.zeros(p.batch * p.num_heads, *q.shape[2:], dtype=q.dtype, device=q.device)
     dk, dv = (
@@ -143,6 +144,7 @@ def band_backward(
     for run in batch_runs(p):
         band = band_of(p, run)
         flat_q, flat_do = (_flat(x, run, wide) for x in (q, grad_out))
+        flat_dlse = None if grad_lse is None else _flat(grad_lse.unsqueeze(-1), run, wide) * p.softmax_scale
         flat_k, flat_v = (_flat(x, run, wide, band) for x in (k, v))
         before, kv_before = (run.rows.start * heads for heads in (p.num_heads, p.num_kv_heads))
         for operation in operations(p, run):
@@ -154,6 +156,8 @@ def band_backward(
             torch.baddbmm(ds, do_blocks, v_blocks.mT, beta=0, alpha=p.softmax_scale, out=ds)
             # Exact where a row sees one key: both terms of the difference are then the same number.
             torch._softmax_backward_data(ds, weights, -1, wide, grad_input=ds)
+            if flat_dlse is not None:
+                ds.addcmul_(weights, _rows(flat_dlse, operation))
             for total, a, b in ((dv, weights, do_blocks), (dk, ds, q_blocks)):
                 part = scratch("keys", operation.num_tiles, operation.keys, b.shape[2])
                 _add_keys(total, torch.bmm(a.mT, b, out=part), operation, band.first_key, kv_before)
@@ -163,22 +167,24 @@ def band_backward(
 
 
 class _BandAttention(torch.autograd.Function):
-    """The two passes above as one differentiable operator; ``lse`` carries no gradient."""
+    """The two passes above as one operator, differentiable once in out and lse."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor, Tensor | None]:
         out, lse = band_forward(q, k, v, problem)
         ctx.save_for_backward(q, k, v)
         ctx.problem = problem
-        if lse is not None:
-            ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
         return out, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_out: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, k, v = ctx.saved_tensors
-        return *band_backward(q, k, v, grad_out, ctx.problem), None
+    def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v = inputs = ctx.saved_tensors
+        with torch.no_grad():
+            do = q.new_zeros(*q.shape[:3], v.shape[3]) if grad_out is None else grad_out
+            gradients = band_backward(q, k, v, do, grad_lse, ctx.problem)
+        upstream = tuple(x for x in (grad_out, grad_lse) if x is not None)
+        return *once("sliding-window", gradients, (*inputs, *upstream)), None
 
 
 def band_attention(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> AttentionOutput:

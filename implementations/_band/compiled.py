@@ -21,9 +21,16 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor,
 
 
 def _backward(
-    q: Tensor, k: Tensor, v: Tensor, out: None, lse: None, grad_out: Tensor, problem: Problem
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: None,
+    lse: None,
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    problem: Problem,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return band_backward(q, k, v, grad_out, problem)
+    return band_backward(q, k, v, grad_out, grad_lse if _wants_lse(problem) else None, problem)
 
 
 _operator = one_operator(
@@ -31,6 +38,7 @@ _operator = one_operator(
     _forward,
     _backward,
     fills_rows=_wants_lse,
+    differentiates_rows=True,
     keeps_results=False,
     cost=band_cost,
 )

@@ -120,9 +120,14 @@ def tile_options(tile: Tile) -> dict[str, Any]:
     return {"num_warps": tile.num_warps, "num_stages": tile.num_stages, "enable_fp_fusion": True}
 
 
+def sign_of(scale: float) -> int:
+    """Return the sign of a scale, 0 for one that float32 rounds to 0: times -inf that would be NaN."""
+    return 0 if abs(scale) * LOG2_E <= 2.0**-150 else (1 if scale > 0 else -1)
+
+
 def log2_scale(scale: float) -> float:
     """Return what turns scores into exponents of 2: the factor on the logits without its sign, or 1 for 0."""
-    return abs(scale or 1.0) * LOG2_E
+    return abs(scale) * LOG2_E if sign_of(scale) else LOG2_E
 
 
 def _query_tiles(q: Tensor, form: Form) -> int:
@@ -154,7 +159,7 @@ def input_arguments(q: Tensor, k: Tensor, v: Tensor, form: Form) -> dict[str, An
         "BLOCK_K": form.tile.block_k,
         "HAS_LEFT": form.left is not None,
         "HAS_RIGHT": form.right is not None,
-        "QUERY_SIGN": (scale > 0) - (scale < 0),
+        "QUERY_SIGN": sign_of(scale),
     }
 
 

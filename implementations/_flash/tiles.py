@@ -6,7 +6,7 @@ a fixed entry.
 """
 
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ SPLITS = "num_splits"
 OLDEST = 80
 """Compute capability 8.0: the oldest with an entry; it stands in where there is no driver to ask."""
 WIDEST_HEAD = 256
+LARGEST_BLOCK, MOST_WARPS = 1024, 32
 SMALLEST_BLOCK = 16
 """What a matmul of the kernel takes at least, along every axis."""
 
@@ -138,15 +139,32 @@ def kernel_faults(problem: Problem) -> list[str]:
     capability = None if problem.device == "cpu" else current_capability()
     if capability is not None and capability < OLDEST:
         faults.append(f"compute capability {capability / 10} is older than {OLDEST / 10}")
+    if not positions_fit(problem):
+        faults.append("positions pass 2**31, which the kernel counts in 32 bits")
     for name in (*OPTIONS, SPLITS):
         value = problem.option(name)
-        smallest = SMALLEST_BLOCK if name.startswith("block") else 1
-        any_integer = name in ("num_stages", SPLITS)
-        if value is None or (name == "tma" and value in (0, 1)):
-            continue
-        if not isinstance(value, int) or value < smallest or not (any_integer or value & (value - 1) == 0):
-            kind = "an integer" if any_integer else "a power of two"
-            faults.append(f"{name} must be {kind} of at least {smallest}, not {value!r}")
-        elif name == SPLITS and value > tile_table()["splits"]["most"]:
-            faults.append(f"{name} must be at most {tile_table()['splits']['most']}, not {value}")
+        if value is not None:
+            faults.extend(_option_faults(name, value))
     return faults
+
+
+def positions_fit(problem: Problem) -> bool:
+    """Whether positions of queries and keys, and their differences, are numbers of 32 bits."""
+    p = problem
+    return max((0, *map(abs, p.query_starts))) + p.seqlen_q + p.seqlen_k < 2**31
+
+
+def _option_faults(name: str, value: Any) -> Iterator[str]:
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if name == "tma":
+        if not is_integer or value not in (0, 1):
+            yield f"tma must be 0 or 1, not {value!r}"
+        return
+    smallest = SMALLEST_BLOCK if name.startswith("block") else 1
+    any_integer = name in ("num_stages", SPLITS)
+    most = {SPLITS: tile_table()["splits"]["most"], "num_warps": MOST_WARPS}.get(name, LARGEST_BLOCK)
+    if not is_integer or value < smallest or not (any_integer or value & (value - 1) == 0):
+        kind = "an integer" if any_integer else "a power of two"
+        yield f"{name} must be {kind} of at least {smallest}, not {value!r}"
+    elif value > most:
+        yield f"{name} must be at most {most}, not {value}"

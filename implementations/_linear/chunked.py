@@ -7,6 +7,7 @@ from torch import Tensor
 
 from attnbench.contract.problem import Problem
 from attnbench.implementations._shared.batch_runs import BatchRun, batch_runs
+from attnbench.implementations._shared.once import once
 
 from .chunks import LinearChunks
 from .parts import parts_of
@@ -65,10 +66,11 @@ class _LinearAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, total = ctx.saved_tensors
-        return *chunked_backward(q, k, v, out, total, grad_out, ctx.problem), None
+        with torch.no_grad():
+            gradients = chunked_backward(q, k, v, out, total, grad_out, ctx.problem)
+        return *once("linear", gradients, (q, k, v, grad_out)), None
 
 
 def chunked_attention(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> Tensor:

@@ -8,11 +8,26 @@ from attnbench.implementations._shared.one_operator import one_operator
 from .chunked import chunked_backward, chunked_forward
 from .cost import chunks_cost
 
+
+def _backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    total: Tensor,
+    grad_out: Tensor,
+    grad_total: None,
+    problem: Problem,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return chunked_backward(q, k, v, out, total, grad_out, problem)
+
+
 _operator = one_operator(
     "linear_chunked",
     chunked_forward,
-    chunked_backward,
+    _backward,
     fills_rows=lambda problem: True,
+    differentiates_rows=False,
     keeps_results=True,
     cost=chunks_cost,
 )

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import register_flop_formula
 from attnbench.contract.masks import Causal
 from attnbench.contract.problem import Problem
 from attnbench.implementations._shared.constant import constant
+from attnbench.implementations._shared.once import refuse_forward_mode
 from attnbench.implementations._shared.operators import LIBRARY, define, result, run
 
 from .forward_kernel import linear_output_kernel
@@ -40,6 +41,7 @@ def linear_forward(q: Tensor, k: Tensor, v: Tensor, *, problem: Problem) -> Tens
     Raises:
         UsageError: the tensors are on the CPU and triton does not interpret.
     """
+    refuse_forward_mode("the kernels of linear", q, k, v)
     differentiable = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     operators, (*form, backward_tile) = torch.ops.attnbench, _numbers(problem, differentiable)
     with torch.no_grad():  # the gradients of the output are those of everything that it is made of

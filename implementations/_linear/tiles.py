@@ -17,6 +17,7 @@ from attnbench.implementations._flash.tiles import (
     current_target,
     nearest_target,
     padded_width,
+    positions_fit,
 )
 from attnbench.implementations._shared.autotune import is_wanted
 
@@ -68,6 +69,7 @@ def kernels_take(problem: Problem) -> bool:
     chunk_size = p.option("chunk_size") or SMALLEST_BLOCK
     return (
         p.dtype != "float64"
+        and positions_fit(p)
         and max(p.head_dim, p.head_dim_v) <= WIDEST_HEAD
         and chunk_size >= SMALLEST_BLOCK
         and chunk_size & (chunk_size - 1) == 0

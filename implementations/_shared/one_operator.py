@@ -29,6 +29,7 @@ def one_operator(
     backward: Callable[..., Gradients],
     *,
     fills_rows: Callable[[Problem], bool],
+    differentiates_rows: bool,
     keeps_results: bool,
     cost: Callable[[Problem], Cost],
 ) -> Callable[[Tensor, Tensor, Tensor, Problem], Results]:
@@ -36,24 +37,23 @@ def one_operator(
 
     Args:
         name: of the operator.
-        forward: ``(q, k, v, problem) → (out, of_rows)``; no gradient goes through the second.
-        backward: ``(q, k, v, out, of_rows, grad_out, problem) → (dq, dk, dv)``.
+        forward: ``(q, k, v, problem) → (out, of_rows)``.
+        backward: ``(q, k, v, out, of_rows, grad_out, grad_of_rows, problem) → (dq, dk, dv)``.
         fills_rows: whether ``of_rows`` is ``[B, H, Sq]`` in float32 (float64 for float64), and not empty.
+        differentiates_rows: whether ``of_rows`` has a gradient; without one ``grad_of_rows`` is None.
         keeps_results: whether the backward pass gets ``out`` and ``of_rows``, and not None.
         cost: of a problem, for its executed FLOPs.
     """
     inputs = "Tensor q, Tensor k, Tensor v"
-    kept = "Tensor? out, Tensor? of_rows, Tensor grad_out"
+    kept = "Tensor? out, Tensor? of_rows, Tensor grad_out, Tensor? grad_of_rows"
     define(f"{name}({inputs}, str problem) -> (Tensor out, Tensor of_rows)")
     define(f"{name}_backward({inputs}, {kept}, str problem) -> (Tensor dq, Tensor dk, Tensor dv)")
 
     def run(q: Tensor, k: Tensor, v: Tensor, problem: str) -> Results:
         return forward(q, k, v, read_problem(problem))
 
-    def run_backward(
-        q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, of_rows: Tensor | None, do: Tensor, problem: str
-    ) -> Gradients:
-        return backward(q, k, v, out, of_rows, do, read_problem(problem))
+    def run_backward(*arguments: Any) -> Gradients:
+        return backward(*arguments[:-1], read_problem(arguments[-1]))
 
     def shapes(q: Tensor, k: Tensor, v: Tensor, problem: str) -> Results:
         wide = torch.promote_types(q.dtype, torch.float32)
@@ -71,15 +71,18 @@ def one_operator(
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
         *tensors, ctx.problem = inputs
-        ctx.mark_non_differentiable(output[1])
+        if not differentiates_rows:
+            ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, *(output if keeps_results else ()))
 
-    def differentiate(ctx: Any, grad_out: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-        if grad_out is None:
-            return (None,) * 4
+    def differentiate(
+        ctx: Any, grad_out: Tensor | None, grad_of_rows: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         q, k, v, *results = ctx.saved_tensors
-        return *backward_operator(q, k, v, *(results or (None, None)), grad_out, ctx.problem), None
+        do = q.new_zeros(*q.shape[:3], v.shape[3]) if grad_out is None else grad_out
+        kept = results or (None, None)
+        return *backward_operator(q, k, v, *kept, do, grad_of_rows, ctx.problem), None
 
     def refuse(ctx: Any, *_: Any) -> Any:
         raise RuntimeError(f"attnbench::{name} has no second derivative")

@@ -64,6 +64,7 @@ def test_every_feature_is_a_need(changes: dict[str, Any], need: str) -> None:
         ({"mode": "fwdbwd"}, "unknown mode 'fwdbwd' .did you mean 'fwd_bwd'"),
         ({"scale": float("nan")}, "scale must be finite, not nan"),
         ({"scale": float("inf")}, "scale must be finite, not inf"),
+        ({"scale": -1e39}, r"scale must be at most 1e\+38 either way, not -1e\+39"),
         ({"key_lengths": (1, 2)}, "key_lengths has 2 entries for a batch of 1"),
         ({"key_lengths": (9,)}, "within 0 and seqlen_k=8, not 9"),
         ({"query_start": (1, 2)}, "query_start has 2 entries for a batch of 1"),

@@ -1,7 +1,5 @@
 """What differs from a baseline, and whether that is a fault."""
 
-import json
-
 import pytest
 
 from attnbench.contract.errors import UsageError
@@ -55,9 +53,23 @@ def test_a_kernel_that_compiles_no_more_differs():
     }
 
 
-@pytest.mark.parametrize("text", ["", "{}", '[{"implementation": "mine"}]', "[1]", json.dumps({"a": 1})])
-def test_what_is_no_baseline_is_refused(tmp_path, text):
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"{}", "not a list of rows"),
+        (b"[1]", "not a list of rows"),
+        (b'[{"implementation": "mine"}]', "a row without 'kernel'"),
+    ],
+)
+def test_what_is_no_baseline_is_refused(tmp_path, content, why):
     path = tmp_path / "baseline.json"
-    path.write_text(text)
-    with pytest.raises(UsageError, match="is no baseline"):
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=f"is no baseline .*: {why}$"):
         read_baseline(path)
+
+
+def test_a_baseline_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"is no baseline .*: no such file or directory$"):
+        read_baseline(tmp_path / "nowhere.json")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnbench.contract.discovery import get_implementation
@@ -67,6 +68,79 @@ def test_the_operator_counts_the_flops_of_what_it_is_made_of(operator, implement
         with FlopCounterMode(display=False) as flops:
             torch.autograd.grad(function(), leaves, tensors["grad_out"])
         assert flops.get_total_flops() == found.cost(problem).executed_flops
+
+
+CHANGES: dict[str, list[dict[str, Any]]] = {
+    "triton-flash": [{"scale": 0.1}, {"scale": 0.2}, {"query_start": 3}, {"query_start": 9}],
+    "sliding-window": [{"scale": 0.1}, {"scale": 0.2}, {"key_lengths": (30,)}, {"key_lengths": (31,)}],
+    "linear": [{"query_start": 1}, {"query_start": 2}, {"options": {"chunk_size": 4}}, {"seqlen_q": 20}],
+}
+
+
+@pytest.mark.parametrize("implementation", CHANGES)
+def test_one_compiled_function_takes_one_problem_after_the_other(implementation):
+    found, mask = get_implementation(implementation), "causal"
+    given = {"name": "sliding-window", "window_size": 8} if implementation == "sliding-window" else mask
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> Tensor:
+        return found.attention(q, k, v, problem=problem).out
+
+    torch.compiler.reset()
+    compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
+    for change in CHANGES[implementation]:
+        problem = Problem(**{"seqlen_q": 40, "num_heads": 2, "head_dim": 16, "mask": given, **change})
+        tensors = make_inputs(problem, seed=0)
+        inputs = tensors["q"], tensors["k"], tensors["v"]
+        assert torch.equal(compiled(*inputs, problem), attend(*inputs, problem)), change
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # PyTorch's own doing
+def test_lse_has_its_gradient_in_a_compiled_program():
+    problem, found = problem_of({"mask": SlidingWindow(7)}), get_implementation("sliding-window")
+    problem = problem.replace(options={"return_lse": True})
+    tensors = make_inputs(problem, seed=0)
+    leaves = [tensors[name].requires_grad_() for name in ("q", "k", "v")]
+
+    def loss(*inputs: Tensor) -> Tensor:
+        out, lse = found.attention(*inputs, problem=problem)
+        assert lse is not None
+        return out.square().sum() + lse.sin().sum()
+
+    torch.compiler.reset()
+    expected = torch.autograd.grad(loss(*leaves), leaves)
+    actual = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(*leaves), leaves)
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("implementation", ["sliding-window", "linear", "triton-flash"])
+def test_a_gradient_penalty_is_refused_and_not_wrong(implementation):
+    """Of a sum the upstream gradient is a constant: that of the gradient still is not."""
+    mask = SlidingWindow(7) if implementation == "sliding-window" else Causal()
+    problem = Problem(seqlen_q=9, num_heads=1, head_dim=16, mask=mask, mode="fwd_bwd")
+    tensors = make_inputs(problem, seed=0)
+    q = tensors["q"].requires_grad_()
+    out = get_implementation(implementation).attention(q, tensors["k"], tensors["v"], problem=problem).out
+    (dq,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        (out.sum() + dq.square().sum()).backward()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # PyTorch's own doing
+@pytest.mark.parametrize("implementation", ["sliding-window", "linear", "triton-flash"])
+def test_forward_mode_is_refused_and_not_zero(implementation):
+    mask = SlidingWindow(7) if implementation == "sliding-window" else Causal()
+    problem, found = (
+        Problem(seqlen_q=9, num_heads=1, head_dim=16, mask=mask),
+        get_implementation(implementation),
+    )
+    tensors = make_inputs(problem, seed=0)
+
+    def attend(q: Tensor) -> Tensor:
+        return found.attention(q, tensors["k"], tensors["v"], problem=problem).out
+
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match=r"forward mode|jvp"):
+        attend(forward_ad.make_dual(tensors["q"], tensors["q"]))
 
 
 def test_there_is_no_second_derivative():

@@ -13,13 +13,14 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attnbench.contract.discovery import get_implementation
-from attnbench.contract.evaluation import truth
+from attnbench.contract.evaluation import definition, truth
 from attnbench.contract.masks import Causal, SlidingWindow
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 from attnbench.measure.counting import count_call
 from attnbench.measure.flop_counter import FlopCounter
 from attnbench.measure.flops import measure_flops
+from attnbench.measure.inputs import make_inputs
 from attnbench.measure.lifetimes import LifetimeTracker
 from attnbench.measure.operators import OperandBytes
 from attnbench.measure.pipeline import measure_case
@@ -359,3 +360,36 @@ def test_it_loads_no_triton_on_the_cpu() -> None:
         "sys.exit(0 if before == ('triton' in sys.modules) else 1)"
     )
     assert run_process([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_lse_has_a_gradient():
+    """Of a loss that takes out and lse, and of one that takes lse alone; rows without keys add nothing."""
+    problem = Problem(
+        seqlen_q=40,
+        batch=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        mask=SlidingWindow(9),
+        key_lengths=(0, 31),
+        query_start=(-9, 3),
+        mode="fwd_bwd",
+        options={"return_lse": True},
+    )
+    inputs = make_inputs(problem, seed=0)
+    weight = torch.randn(2, 4, 40, generator=torch.Generator().manual_seed(1))
+    for of_out in (1.0, 0.0):
+        found = []
+        for wide in (False, True):
+            leaves = [(inputs[n].double() if wide else inputs[n]).detach().requires_grad_() for n in "qkv"]
+            if wide:
+                out, lse = definition(SOFTMAX, *leaves, problem=problem.replace(dtype="float64"))
+            else:
+                out, lse = WINDOW.attention(*leaves, problem=problem)
+            assert lse is not None
+            seen = lse[lse.isfinite()]
+            loss = (seen * weight[lse.isfinite()]).sum() + of_out * (out * inputs["grad_out"]).sum()
+            found.append(torch.autograd.grad(loss, leaves, allow_unused=True))
+        for one, other in zip(*found, strict=True):
+            expected = torch.zeros_like(one) if other is None else other.float()
+            torch.testing.assert_close(one, expected, rtol=1e-4, atol=2e-5)

@@ -332,3 +332,28 @@ def test_refused_with_a_reason(changes, reason):
     reasons = refusals(FLASH, Problem(seqlen_q=8).replace(**changes))
     assert len(reasons) == 1
     assert reason in reasons[0]
+
+
+@pytest.mark.parametrize("scale", [1e-46, -1e-46, 5e-324, 1e-45, -3e-44])
+def test_a_scale_that_float32_does_not_hold_is_none(scale):
+    """Hidden scores of -inf times 0 would be NaN; every key has the same weight."""
+    q, k, v = torch.randn(3, 1, 2, 40, 16, generator=torch.Generator().manual_seed(4))
+    out, lse = flash(q, k, v, scale=scale)
+    expected, expected_lse = flash(q, k, v, scale=0.0)
+    assert torch.equal(out, expected)
+    assert lse is not None
+    assert torch.equal(lse, expected_lse)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"options": {"block_q": 2**30}}, "block_q must be at most 1024, not 1073741824"),
+        ({"options": {"num_warps": True}}, "num_warps must be a power of two of at least 1, not True"),
+        ({"options": {"tma": True}}, "tma must be 0 or 1, not True"),
+        ({"query_start": 2**31 - 30}, "positions pass 2**31, which the kernel counts in 32 bits"),
+        ({"query_start": -(2**31)}, "positions pass 2**31, which the kernel counts in 32 bits"),
+    ],
+)
+def test_what_the_kernels_cannot_take_is_refused_before(change, reason):
+    assert refusals(FLASH, Problem(seqlen_q=64, **change)) == [reason]
