@@ -1,4 +1,4 @@
-"""Derivatives that there are not, second ones and those of forward mode. Tensors in, the same or an error out."""
+"""Derivatives that there are not, second ones and in forward mode. Tensors in, the same or an error out."""
 
 from typing import Any
 
