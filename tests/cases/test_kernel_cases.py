@@ -221,6 +221,7 @@ LARGE, MIDDLING = options(128, 128, 3), options(128, 64, 2)
 ON_SM_86 = 101_376
 
 
+@pytest.mark.long
 def test_e07_the_table_takes_a_tile_that_fits_where_a_larger_one_does_not(tmp_path: Path) -> None:
     """meta-pytorch/attention-gym#14: a tile of a data-centre GPU asked for more shared memory than a consumer
     card has. Heads of 128 in float16: 128 × 128 in three stages takes 160 KiB, 128 × 64 in two 64 KiB.

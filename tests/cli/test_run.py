@@ -211,6 +211,7 @@ def test_empty_cases_are_measured_and_reported(folder, capsys):
     assert "length 0: in the table" in Path("run/report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_whatever_goes_wrong_costs_its_own_case(folder):
     """A hang, two crashes, an exception, a wrong result, 131,072 tokens; the other cases are `ok`."""
     write_suite("hang", "crash", "kill", "fail", "wrong", more_lengths=(16, 131072), timeout_s=10)

@@ -81,6 +81,7 @@ except CompilationFailed as error:
 """
 
 
+@pytest.mark.long
 def test_spills_are_counted_and_what_is_recalled_is_what_was_found(tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     done = subprocess.run(

@@ -33,6 +33,7 @@ def test_sequences_and_their_reversals():
     assert ((source * inside).sum(dim=1) % 7 != 0).all()
 
 
+@pytest.mark.long
 def test_short_sequences_are_reversed():
     model = train_reverse.trained_reverser("sdpa", steps=100, longest=3, seed=0)
     assert train_reverse.exact_share(model, 3, torch.Generator().manual_seed(1)) > 0.9

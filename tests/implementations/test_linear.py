@@ -258,7 +258,9 @@ def peak_bytes(seqlen: int, mode: str) -> int:
     return lifetimes.peak_bytes - resident
 
 
-@pytest.mark.parametrize(("mode", "whole_tensors"), [("fwd", 1), ("fwd_bwd", 4)])
+@pytest.mark.parametrize(
+    ("mode", "whole_tensors"), [("fwd", 1), pytest.param("fwd_bwd", 4, marks=pytest.mark.long)]
+)
 def test_memory_beyond_the_outputs_is_constant(mode: str, whole_tensors: int) -> None:
     per_token = 4 * 8 * (whole_tensors * 64 + 1)  # out and gradients, and a denominator a row
     small, large = peak_bytes(2_048, mode), peak_bytes(8_192, mode)

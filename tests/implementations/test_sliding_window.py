@@ -345,7 +345,9 @@ def peak_bytes(seqlen: int, window_size: int, mode: str) -> int:
     return lifetimes.peak_bytes - resident
 
 
-@pytest.mark.parametrize(("mode", "whole_tensors"), [("fwd", 1), ("fwd_bwd", 4)])
+@pytest.mark.parametrize(
+    ("mode", "whole_tensors"), [("fwd", 1), pytest.param("fwd_bwd", 4, marks=pytest.mark.long)]
+)
 def test_memory_grows_with_the_sequence_and_stays_below_its_square(mode: str, whole_tensors: int) -> None:
     tensor_bytes = 4 * 8 * 64
     small, large = peak_bytes(4_096, 256, mode), peak_bytes(16_384, 256, mode)

@@ -37,7 +37,10 @@ def test_a_compiled_model_is_the_model(implementation, mask, lengths):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("implementation", "mask"), [("linear", "causal"), ("sliding-window", WINDOW)])
+@pytest.mark.parametrize(
+    ("implementation", "mask"),
+    [("linear", "causal"), pytest.param("sliding-window", WINDOW, marks=pytest.mark.long)],
+)
 @torch.no_grad()
 def test_each_length_has_its_graph(implementation, mask):
     """A number that changes between calls is a symbol for the compiler; problems are of plain numbers."""

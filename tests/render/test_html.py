@@ -168,6 +168,7 @@ def test_a_very_long_reason_is_cut_and_says_so():
     assert len(page) < 100_000
 
 
+@pytest.mark.long
 def test_raw_samples_and_a_large_run_stay_within_5_megabytes():
     samples = [1.0] * 1000
     records = [
