@@ -79,5 +79,5 @@ def chunked_attention(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> Tens
     q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]``, any strides → out ``[B, H, Sq, Dv]``. Rows
     that see no key give 0.
     """
-    out: Tensor = _LinearAttention.apply(q, k, v, problem)  # type: ignore[no-untyped-call]
+    out: Tensor = _LinearAttention.apply(q, k, v, problem)  # type: ignore[no-untyped-call]  # PyTorch's
     return out

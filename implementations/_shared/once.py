@@ -1,5 +1,6 @@
 """Derivatives that there are not, second ones and in forward mode. Tensors in, the same or an error out."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,8 +27,8 @@ def once(name: str, gradients: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -
     """
     if not torch.is_grad_enabled():
         return gradients
-    results: tuple[Tensor, ...] = _Once.apply(name, len(gradients), *gradients, *inputs)  # type: ignore[no-untyped-call]
-    return results
+    apply: Callable[..., tuple[Tensor, ...]] = _Once.apply
+    return apply(name, len(gradients), *gradients, *inputs)
 
 
 def refuse_forward_mode(name: str, *tensors: Tensor) -> None:
