@@ -19,7 +19,7 @@ def least_shared_bytes(kernel: str, tile: Tile, widths: tuple[int, int], dtype_b
     """Return the bytes of the tiles that a block holds: those it keeps, and those that are under way.
 
     ``forward`` and ``decode`` keep q, ``dq`` keeps q and do, and of k and v ``num_stages - 1`` tiles are
-    under way; ``dkdv`` keeps k and v, and q and do come.
+    under way; ``dkdv`` keeps k and v, in float32 in registers, and q and do come.
 
     Args:
         kernel: its name in the table.
@@ -32,6 +32,8 @@ def least_shared_bytes(kernel: str, tile: Tile, widths: tuple[int, int], dtype_b
     if kernel in ("dq", "dkdv"):
         queries += tile.block_q * value_width
     kept, coming = (keys, queries) if kernel == "dkdv" else (queries, keys)
+    if kernel == "dkdv" and dtype_bytes == 4:
+        kept = 0
     return dtype_bytes * (kept + (tile.num_stages - 1) * coming)
 
 
