@@ -1,11 +1,6 @@
-"""`attnbench run` as a person meets it: real processes, a suite of their own, a kernel that misbehaves."""
+"""`attnbench run` as a person meets it: from beginning to end, resumed, dry, with wrong arguments."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,109 +8,14 @@ import pytest
 from attnbench.cli import main
 from attnbench.cli.run import parse_bytes
 from attnbench.contract.errors import UsageError
-from attnbench.measure.record import Record
-from attnbench.run.store import Run, load_run
-
-SUITE = """
-name = "drill"
-description = "Small cases, some of which go wrong"
-
-[defaults]
-mask = "causal"
-num_heads = 2
-head_dim = 16
-
-[[sweep]]
-seqlen = 8
-implementation = {implementations}
-
-[[sweep]]
-seqlen = {more_lengths}
-implementation = "naive"
-
-[measure]
-metrics = ["memory", "agreement", "latency"]
-case_timeout_s = {timeout_s}
-latency_budget_s = 0.05
-warmup_s = 0
-min_samples = 2
-"""
+from attnbench.run.store import load_run
+from tests.cli.drill import KERNEL, attnbench, by_name, write_suite
 
 MISSPELT = """name = "option"
 [[sweep]]
 implementation = { name = "linear", chunk_siz = 3 }
 seqlen = 8
 """
-
-KERNEL = '''
-"""Somebody's kernel: naive, but it does what its file is called, unless there is a file `well` beside it."""
-
-import ctypes
-import os
-import signal
-import time
-from dataclasses import replace
-from pathlib import Path
-
-from attnbench.implementations.naive import IMPLEMENTATION as NAIVE
-
-FILE = Path(__file__)
-
-
-def attention(q, k, v, *, problem, params=None):
-    deed = "well" if FILE.with_name("well").exists() else FILE.stem
-    out = NAIVE.attention(q, k, v, problem=problem, params=params)
-    if deed == "hang":
-        FILE.with_name("began").touch()
-        time.sleep(600)
-    elif deed == "crash":
-        ctypes.string_at(0)
-    elif deed == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif deed == "fail":
-        raise ZeroDivisionError("a block size of 0")
-    elif deed == "wrong":
-        out = out._replace(out=out.out * 1.01)
-    return out
-
-
-IMPLEMENTATION = replace(NAIVE, name=FILE.stem, attention=attention)
-'''
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, empty."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def write_suite(*kernels: str, more_lengths: tuple[int, ...] = (16,), timeout_s: float = 60) -> None:
-    """A suite of naive and of kernels that do what they are called; `drill.toml` and the kernels' files."""
-    for kernel in kernels:
-        Path(kernel + ".py").write_text(KERNEL, encoding="utf-8")
-    names = json.dumps(["naive", *(f"./{kernel}.py" for kernel in kernels)])
-    text = SUITE.format(implementations=names, more_lengths=list(more_lengths), timeout_s=timeout_s)
-    Path("drill.toml").write_text(text, encoding="utf-8")
-
-
-def by_name(run: Run) -> dict[str, Record]:
-    """Records by implementation and length."""
-    return {f"{record.case['implementation']} {record.case['seqlen_k']}": record for record in run.records}
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "attnbench", *arguments]
-
-
-def environment() -> dict[str, str]:
-    """Ours, with the project importable from another folder."""
-    project = str(Path(__file__).parents[2])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])}
-
-
-def attnbench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), env=environment(), capture_output=True, text=True, check=False)
 
 
 def usage_error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -209,100 +109,6 @@ def test_empty_cases_are_measured_and_reported(folder, capsys):
     assert empty.unavailable["latency"] == "empty: there is nothing to compute"
     assert in_this_process(capsys, "report", "run") == (0, "")
     assert "length 0: in the table" in Path("run/report.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.long
-def test_whatever_goes_wrong_costs_its_own_case(folder):
-    """A hang, two crashes, an exception, a wrong result, 131,072 tokens; the other cases are `ok`."""
-    write_suite("hang", "crash", "kill", "fail", "wrong", more_lengths=(16, 131072), timeout_s=10)
-    done = attnbench("run", "drill.toml", "-o", "run", "--memory-limit", "8GiB")
-    assert done.returncode == 1, done.stderr
-    records = by_name(load_run("run"))
-    assert {name: record.status for name, record in records.items()} == {
-        "naive 8": "ok",
-        "./hang.py 8": "timeout",
-        "./crash.py 8": "crashed",
-        "./kill.py 8": "crashed",
-        "./fail.py 8": "error",
-        "./wrong.py 8": "incorrect",
-        "naive 16": "ok",
-        "naive 131072": "oom",
-    }
-    assert "SIGSEGV" in records["./crash.py 8"].reason
-    assert "SIGKILL" in records["./kill.py 8"].reason
-    assert "a block size of 0" in records["./fail.py 8"].reason
-    assert all((record.latency is not None) == (record.status == "ok") for record in records.values())
-    predicted = records["naive 131072"]
-    assert predicted.memory.predicted_peak_bytes >= 2 * 131072**2 * 4
-    assert str(predicted.memory.predicted_peak_bytes) in predicted.reason
-    assert not processes_in(folder)
-
-    Path("well").touch()
-    again = attnbench("run", "--resume", "run", "--memory-limit", "8GiB")
-    assert again.returncode == 1, again.stderr
-    assert "4 cases to measure, 4 have a result already" in again.stderr
-    records = by_name(load_run("run"))
-    assert {record.status for name, record in records.items() if "naive" not in name} == {"ok", "incorrect"}
-    assert len(load_run("run").meta["launches"]) == 2
-
-
-def hears_interrupts() -> None:
-    """A shell's background jobs ignore SIGINT, and so do their children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def interrupt_a_run(folder: Path, sent: signal.Signals) -> None:
-    """Of two cases left when `sent` arrives, nothing is lost, and the last line says how to go on."""
-    write_suite("hang")
-    process = subprocess.Popen(
-        command("run", "drill.toml", "-o", "run"),
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=hears_interrupts,
-    )
-    until = time.monotonic() + 120
-    while not Path("began").exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.05)
-    os.killpg(process.pid, sent)  # as a terminal does: everybody in the group
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert said.splitlines()[-1].endswith("attnbench run --resume run")
-    run = load_run("run")
-    assert [record.status for record in run.records] == ["ok"]
-    assert run.meta["status"] == "interrupted"
-    assert len(run.missing) == 2
-    assert not processes_in(folder)
-
-
-@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_an_interrupted_run_is_kept_and_says_how_to_resume(folder, sent):
-    interrupt_a_run(folder, sent)
-
-
-@pytest.mark.long
-def test_an_interrupted_run_is_resumed(folder):
-    interrupt_a_run(folder, signal.SIGINT)
-    Path("well").touch()
-    again = attnbench("run", "--resume", "run")
-    assert again.returncode == 0, again.stderr
-    assert "2 cases to measure, 1 has a result already" in again.stderr
-    run = load_run("run")
-    assert [record.status for record in run.records] == ["ok", "ok", "ok"]
-    assert len(run.meta["launches"]) == 2
-
-
-def processes_in(folder: Path) -> list[int]:
-    """Processes that still work in a folder: a forgotten worker or server."""
-    found = []
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            if link.readlink() == folder and int(link.parent.name) != os.getpid():
-                found.append(int(link.parent.name))
-        except OSError:
-            continue
-    return found
 
 
 def test_a_dry_run_names_the_cases_and_writes_nothing(folder, capsys):

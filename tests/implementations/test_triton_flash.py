@@ -1,4 +1,4 @@
-"""What is special to the tiled kernel: values of known faults, tile edges, strides, empty cases, refusals."""
+"""What is special to the tiled kernel: values of known faults, tile edges, strides, empty cases."""
 
 import math
 import mmap
@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from triton.runtime.interpreter import interpreter_builder
 
 from attnbench.contract.api import attend
 from attnbench.contract.discovery import get_implementation
-from attnbench.contract.implementation import AttentionOutput, refusals
+from attnbench.contract.implementation import AttentionOutput
 from attnbench.contract.masks import Causal, Full, Mask, SlidingWindow
 from attnbench.contract.problem import Problem
 from attnbench.measure.interpreter import trace_kernels
@@ -219,53 +218,7 @@ def test_heads_of_width_zero_average_the_values():
     assert torch.allclose(lse, torch.full_like(lse, math.log(21)), rtol=0, atol=1e-6)
 
 
-# Tiles: which are visited, and that their size does not matter to the result.
-
-TILED = [
-    Problem(seqlen_q=100, num_heads=1, head_dim=16, mask=Full()),
-    Problem(seqlen_q=100, num_heads=1, head_dim=16, mask=Causal()),
-    Problem(seqlen_q=100, num_heads=1, head_dim=16, mask=SlidingWindow(20)),
-    Problem(seqlen_q=100, num_heads=1, head_dim=16, mask=SlidingWindow(1)),
-    Problem(seqlen_q=100, num_heads=1, head_dim=16, mask=SlidingWindow(33, causal=False)),
-    Problem(seqlen_q=40, seqlen_k=100, num_heads=1, head_dim=16, mask=SlidingWindow(20)),
-    Problem(seqlen_q=100, seqlen_k=40, num_heads=1, head_dim=16, mask=Causal()),
-    Problem(
-        seqlen_q=70,
-        batch=2,
-        num_heads=1,
-        head_dim=16,
-        mask=Causal(),
-        key_lengths=(0, 37),
-        query_start=(-9, 5),
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("mode", "dtype", "products_of_a_tile"),
-    [
-        ("fwd", "float32", 2),
-        ("fwd_bwd", "float16", 2 + 3 + 4),
-        pytest.param("fwd_bwd", "float32", 2 + 4 + 4, marks=pytest.mark.long),
-    ],
-)
-@pytest.mark.parametrize("blocks", [(16, 32), (32, 16)])
-@pytest.mark.parametrize("problem", TILED)
-def test_only_tiles_with_a_visible_pair_are_visited(
-    problem, blocks, mode, dtype, products_of_a_tile, monkeypatch
-):
-    problem = problem.replace(mode=mode, dtype=dtype, options={"block_q": blocks[0], "block_k": blocks[1]})
-    products = []
-    matmul = interpreter_builder.create_dot
-
-    def counted(*arguments):
-        products.append(matmul(*arguments))
-        return products[-1]
-
-    monkeypatch.setattr(interpreter_builder, "create_dot", counted)
-    assert graded("triton-flash", problem).verdict == "ok"
-    assert len(products) == products_of_a_tile * problem.visited_tiles(*blocks)
-    assert FLASH.cost(problem).executed_flops == len(products) * 2 * blocks[0] * blocks[1] * 16
+# Windows, widths and scales.
 
 
 def test_a_window_as_long_as_the_sequence_is_causal_bit_for_bit():
@@ -286,54 +239,6 @@ def test_any_finite_scale(scale):
     assert graded("triton-flash", problem).verdict == "ok"
 
 
-def test_more_programs_than_a_second_grid_axis_holds():
-    problem = Problem(seqlen_q=1, batch=257, num_heads=256, head_dim=16, mask=Full())
-    assert FLASH.kernels[0].sample_programs is not None
-    sample = FLASH.kernels[0].sample_programs(problem)
-    q, k, v = torch.randn(3, 257, 256, 1, 16).unbind(0)
-    with trace_kernels({"flash_forward_kernel": sample}) as trace:
-        out = FLASH.attention(q, k, v, problem=problem).out
-    assert trace.launches[0].grid == (257 * 256, 1, 1)
-    assert trace.requested_bytes == FLASH.cost(problem).requested_bytes
-    assert torch.equal(out[0, 0], v[0, 0])
-    assert torch.isnan(out[1:]).all(), "rows that no program computed must not look like results"
-
-
-@pytest.mark.parametrize("mask", [Full(), Causal(), SlidingWindow(4096), SlidingWindow(4096, causal=False)])
-@pytest.mark.parametrize("mode", ["fwd", "bwd", "fwd_bwd"])
-def test_leading_terms_lead(mask, mode):
-    """At 128k tokens what people write differs from the exact count by edges alone."""
-    problem = Problem(seqlen_q=1 << 17, num_heads=8, num_kv_heads=2, dtype="float16", mask=mask, mode=mode)
-    cost = FLASH.cost(problem)
-    letters = {"B": 1, "H": 8, "G": 2, "n": 1 << 17, "m": 1 << 17, "d": 64, "e": 64, "W": 4096}
-    for quantity, exact in cost.theory().items():
-        if quantity in cost.leading:
-            term = cost.leading_term(quantity)
-            value = float(term.subs({symbol: letters[symbol.name] for symbol in term.free_symbols}))
-            assert value == pytest.approx(exact, rel=0.1), quantity
-
-
-# What is refused.
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"head_dim": 264}, "head_dim=264 is wider"),
-        ({"head_dim_v": 512}, "head_dim_v=512 is wider"),
-        ({"dtype": "bfloat16"}, "bfloat16"),
-        ({"dtype": "float64"}, "dtype:float64"),
-        ({"options": {"block_q": 24}}, "block_q must be a power of two"),
-        ({"options": {"num_stages": 0}}, "num_stages must be an integer"),
-        ({"options": {"blockq": 32}}, "no option 'blockq'"),
-    ],
-)
-def test_refused_with_a_reason(changes, reason):
-    reasons = refusals(FLASH, Problem(seqlen_q=8).replace(**changes))
-    assert len(reasons) == 1
-    assert reason in reasons[0]
-
-
 @pytest.mark.parametrize("scale", [1e-46, -1e-46, 5e-324, 1e-45, -3e-44])
 def test_a_scale_that_float32_does_not_hold_is_none(scale):
     """Hidden scores of -inf times 0 would be NaN; every key has the same weight."""
@@ -343,17 +248,3 @@ def test_a_scale_that_float32_does_not_hold_is_none(scale):
     assert torch.equal(out, expected)
     assert lse is not None
     assert torch.equal(lse, expected_lse)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"options": {"block_q": 2**30}}, "block_q must be at most 1024, not 1073741824"),
-        ({"options": {"num_warps": True}}, "num_warps must be a power of two of at least 1, not True"),
-        ({"options": {"tma": True}}, "tma must be 0 or 1, not True"),
-        ({"query_start": 2**31 - 30}, "positions pass 2**31, which the kernel counts in 32 bits"),
-        ({"query_start": -(2**31)}, "positions pass 2**31, which the kernel counts in 32 bits"),
-    ],
-)
-def test_what_the_kernels_cannot_take_is_refused_before(change, reason):
-    assert refusals(FLASH, Problem(seqlen_q=64, **change)) == [reason]
