@@ -64,8 +64,8 @@ def hears_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def interrupt_a_run(folder: Path, sent: signal.Signals) -> None:
-    """Of two cases left when `sent` arrives, nothing is lost, and the last line says how to go on."""
+def interrupt_a_run(sent: signal.Signals) -> tuple[int, str]:
+    """Exit code, and what is said on stderr, of a run with two cases left when `sent` arrives."""
     write_suite("hang")
     process = subprocess.Popen(
         command("run", "drill.toml", "-o", "run"),
@@ -80,7 +80,14 @@ def interrupt_a_run(folder: Path, sent: signal.Signals) -> None:
         time.sleep(0.05)
     os.killpg(process.pid, sent)  # as a terminal does: everybody in the group
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+def test_an_interrupted_run_is_kept_and_says_how_to_resume(folder, sent):
+    """Nothing is lost, and the last line says how to go on."""
+    code, said = interrupt_a_run(sent)
+    assert code == 130
     assert said.splitlines()[-1].endswith("attnbench run --resume run")
     run = load_run("run")
     assert [record.status for record in run.records] == ["ok"]
@@ -89,14 +96,10 @@ def interrupt_a_run(folder: Path, sent: signal.Signals) -> None:
     assert not processes_in(folder)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_an_interrupted_run_is_kept_and_says_how_to_resume(folder, sent):
-    interrupt_a_run(folder, sent)
-
-
 @pytest.mark.long
 def test_an_interrupted_run_is_resumed(folder):
-    interrupt_a_run(folder, signal.SIGINT)
+    code, said = interrupt_a_run(signal.SIGINT)
+    assert code == 130, said
     Path("well").touch()
     again = attnbench("run", "--resume", "run")
     assert again.returncode == 0, again.stderr
