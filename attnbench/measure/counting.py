@@ -31,6 +31,8 @@ class Counts:
 
     resident_bytes: int
     prepare_peak_bytes: int
+    prepared_bytes: int
+    """Live when the call begins: what ``prepare`` left, such as the graph of mode ``bwd``, included."""
     call_peak_bytes: int
     operand_bytes: int
     flops: int
@@ -67,7 +69,7 @@ def count_outputs(workload: Workload, prepared: Callable[[], None] = lambda: Non
         # A decoding state is put back from copies, which are the harness's and no part of the case.
         with workload.environment(), lifetimes if workload.state is None else nullcontext():
             workload.prepare()
-        prepare_peak_bytes = lifetimes.peak_bytes
+        prepare_peak_bytes, prepared_bytes = lifetimes.peak_bytes, lifetimes.live_bytes
         lifetimes.reset_peak()
         prepared()
         with workload.environment(), Together(lifetimes, operands, flops):
@@ -75,6 +77,7 @@ def count_outputs(workload: Workload, prepared: Callable[[], None] = lambda: Non
     counts = Counts(
         resident_bytes=resident_bytes,
         prepare_peak_bytes=prepare_peak_bytes,
+        prepared_bytes=prepared_bytes,
         call_peak_bytes=lifetimes.peak_bytes,
         operand_bytes=operands.total_bytes,
         flops=flops.flops,

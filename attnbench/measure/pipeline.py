@@ -8,7 +8,7 @@ graded against the truth. Only what agrees is timed.
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -20,6 +20,7 @@ from attnbench.plan.settings import MeasureSettings
 from .attentions import attentions_of, case_refusals
 from .checking import Check, prepare_check, rows_to_check, upstream_on, verdict_in_words
 from .counting import Counts, call_unseen, count_outputs
+from .hidden_workspace import hidden_workspace_bytes
 from .interpreter import KernelTrace, sample_kernels, trace_kernels
 from .memory import predict_counts
 from .provenance import configurations, provenance_of
@@ -91,11 +92,16 @@ def measure_case(
     folder = None if scratch is None else scratch / "truths"
     # Before any call: a kernel that writes to its inputs must not make its own truth.
     check = prepare_check(workload, settings, rows=rows, folder=folder, memory_limit_bytes=memory_limit_bytes)
-    out, first_call_s, wrong = _count_and_check(workload, settings, predicted, record, rows, check)
+    first = _count_and_check(workload, settings, predicted, record, rows, check)
+    wrong = first.wrong
     if wrong is None and record.agreement is not None and record.agreement.programs is None:
         wrong = _check_in_float32(workload, settings, record.agreement, folder)
     if wrong is None:
-        wrong = fill_timed(workload, settings, record, check, out, first_call_s)
+        wrong = fill_timed(workload, settings, record, check, first.out, first.seconds)
+    if wrong is None and record.memory is not None:
+        # Last, since it leaves C's allocator in another state than the one that was timed.
+        section, missing = record.memory, record.unavailable
+        section.hidden_workspace_bytes = hidden_workspace_bytes(workload, first.counts, missing)
     if wrong is None and "quality" in settings.metrics:
         record.quality = measure_quality(workload, record.unavailable)
     return record if wrong is None else _ended(record, "incorrect", wrong)
@@ -117,6 +123,15 @@ def _predict(case: Case, record: Record) -> Counts | None:
         return None
 
 
+class _FirstCall(NamedTuple):
+    """What the call returned, its seconds with ``prepare``, what was counted, what is wrong or None."""
+
+    out: torch.Tensor
+    seconds: float
+    counts: Counts | None
+    wrong: str | None
+
+
 def _count_and_check(
     workload: Workload,
     settings: MeasureSettings,
@@ -124,11 +139,9 @@ def _count_and_check(
     record: Record,
     rows: torch.Tensor | None,
     check: Check | str,
-) -> tuple[torch.Tensor, float, str | None]:
+) -> _FirstCall:
     """Call once, under the counters if they see anything, fill the sections that follow from it, and grade
     what came out.
-
-    Returns the call's output, the seconds it took to prepare and make it, and what is wrong with it or None.
     """
     interpreted = workload.interpreted
     sample = _sample(workload) if interpreted else {}
@@ -145,7 +158,7 @@ def _count_and_check(
     fill_counted(workload, settings, counts, predicted, trace, record)
     if isinstance(check, str):
         record.unavailable["agreement"] = check
-        return out, first_call_s, None
+        return _FirstCall(out, first_call_s, counts, None)
     p, computed = workload.problem, None
     if trace is not None and sample:
         computed = torch.from_numpy(trace.computed_rows(p.batch, p.num_heads, p.seqlen_q))
@@ -154,9 +167,9 @@ def _count_and_check(
     written = check.written(workload)
     if written is not None:
         record.agreement.verdict = "changed_inputs"
-        return out, first_call_s, written
+        return _FirstCall(out, first_call_s, counts, written)
     wrong = None if record.agreement.verdict == "ok" else verdict_in_words(record.agreement)
-    return out, first_call_s, wrong
+    return _FirstCall(out, first_call_s, counts, wrong)
 
 
 def _check_in_float32(

@@ -35,7 +35,6 @@ def fill_counted(
     missing = record.unavailable
     if "memory" in settings.metrics:
         record.memory = measure_memory(workload, counts, predicted)
-        missing["memory.hidden_workspace_bytes"] = "what a kernel allocates inside itself is not seen"
         missing["memory.process_bytes"] = "the process holds more than one case"
         if record.memory.peak_bytes is None:
             missing["memory.peak_bytes"] = missing["memory.peak_increment_bytes"] = UNSEEN

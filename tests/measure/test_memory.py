@@ -91,14 +91,28 @@ def test_equals_pytorchs_own_tracker(implementation, mode):
     assert count_call(workload).call_peak_bytes == snapshot["Total"]
 
 
-@pytest.mark.parametrize("implementation", ["naive", "sdpa", "sdpa-math", "linear"])
+WINDOW = {"name": "sliding-window", "window_size": 20}
+
+
+@pytest.mark.parametrize(
+    "implementation", ["naive", "sdpa", "sdpa-math", "sdpa-flash", "linear", "sliding-window", "triton-flash"]
+)
 @pytest.mark.parametrize("mode", ["fwd", "bwd", "fwd_bwd"])
 @pytest.mark.parametrize("key_lengths", [None, (50, 96)])
 def test_real_and_fake_peaks_are_equal(implementation, mode, key_lengths):
-    case = Case(implementation=implementation, seqlen_q=96, batch=2, mode=mode, key_lengths=key_lengths)
+    case = Case(
+        implementation=implementation,
+        seqlen_q=96,
+        batch=2,
+        num_heads=2,
+        mode=mode,
+        key_lengths=key_lengths,
+        mask=WINDOW if implementation == "sliding-window" else {},
+    )
     real, fake = count_call(build_workload(case)), predict_counts(case)
     assert real.resident_bytes == fake.resident_bytes
     assert real.prepare_peak_bytes == fake.prepare_peak_bytes
+    assert real.prepared_bytes == fake.prepared_bytes
     assert real.call_peak_bytes == fake.call_peak_bytes
 
 

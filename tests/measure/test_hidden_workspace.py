@@ -1,0 +1,95 @@
+"""What operators allocate inside themselves: a known amount is found, and nothing where there is nothing."""
+
+import ctypes
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnbench.device import high_water as module
+from attnbench.device.high_water import RESOLUTION_BYTES, NoHighWaterError, high_water, own_mappings
+from attnbench.measure.counting import count_call
+from attnbench.measure.hidden_workspace import FIELD, hidden_workspace_bytes
+from attnbench.measure.pipeline import measure_case
+from attnbench.measure.workload import build_workload
+from attnbench.plan.case import Case
+from attnbench.plan.settings import MeasureSettings
+
+MIB = 1 << 20
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self")
+
+
+def touch(size_bytes: int) -> None:
+    """Allocate behind PyTorch's back, write to every page, and free."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    block = libc.malloc(ctypes.c_size_t(size_bytes))
+    ctypes.memset(block, 1, size_bytes)
+    libc.free(ctypes.c_void_p(block))
+
+
+@pytest.mark.parametrize("size_bytes", [2 * MIB, 40 * MIB])
+def test_a_block_that_came_and_went_is_seen_each_time(size_bytes):
+    for _ in range(3):
+        with own_mappings(), high_water() as seen:
+            touch(size_bytes)
+        assert abs(seen.increment_bytes - size_bytes) < RESOLUTION_BYTES
+
+
+def test_two_blocks_at_a_time_add_up_and_one_after_the_other_do_not():
+    for _ in range(2):  # the first time, code is loaded as well
+        with own_mappings(), high_water() as seen:
+            first = torch.ones(8 * MIB // 4)
+            del first
+            second, third = torch.ones(5 * MIB // 4), torch.ones(6 * MIB // 4)
+            del second, third
+    assert abs(seen.increment_bytes - 11 * MIB) < RESOLUTION_BYTES
+
+
+@pytest.mark.parametrize("mode", ["fwd", "fwd_bwd", "bwd"])
+@pytest.mark.parametrize("hidden_mib", [0, 3, 24])
+def test_what_a_call_allocates_in_itself_is_told_from_its_tensors(mode, hidden_mib):
+    """Hidden is what goes beyond the peak of the tensors, wherever in the call it is held."""
+    workload = build_workload(Case(implementation="naive", seqlen_q=512, num_heads=2, mode=mode))
+    counts = count_call(workload)
+
+    def call():
+        if hidden_mib:  # before anything else, so beside nothing but what was prepared
+            touch(hidden_mib * MIB + counts.call_peak_bytes - counts.prepared_bytes)
+        return workload.call()
+
+    unavailable: dict[str, str] = {}
+    found = hidden_workspace_bytes(dataclasses.replace(workload, call=call), counts, unavailable)
+    assert unavailable == {}
+    assert found is not None
+    assert abs(found - hidden_mib * MIB) <= RESOLUTION_BYTES
+
+
+def test_a_record_has_it_or_says_why_not():
+    settings = MeasureSettings(metrics=("memory",))
+    record = measure_case(Case(implementation="naive", seqlen_q=64), settings)
+    assert record.memory is not None
+    assert record.memory.hidden_workspace_bytes == 0
+    assert FIELD not in record.unavailable
+    compiled = build_workload(Case(implementation="naive", seqlen_q=16))
+    unavailable: dict[str, str] = {}
+    assert hidden_workspace_bytes(compiled, None, unavailable) is None
+    assert "compiled" in unavailable[FIELD]
+
+
+def test_where_the_system_does_not_tell_nothing_is_claimed(monkeypatch):
+    workload = build_workload(Case(implementation="naive", seqlen_q=16))
+    counts = count_call(workload)
+    for name, path in (("_STATUS", Path("/nowhere/status")), ("_CLEAR", Path("/nowhere/clear_refs"))):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, path)
+            unavailable: dict[str, str] = {}
+            assert hidden_workspace_bytes(workload, counts, unavailable) is None
+            assert str(path) in unavailable[FIELD]
+    with monkeypatch.context() as patch:
+        patch.setattr(ctypes, "CDLL", lambda _: object())
+        with pytest.raises(NoHighWaterError, match="glibc"), own_mappings():
+            pass
