@@ -38,7 +38,7 @@ def _print_commands(found: list[dict[str, Any]]) -> None:
         if probe["fix"] is not None:
             waiting.setdefault(probe["fix"], []).append(f"{probe['quantity']} {probe['backend']}")
     if waiting:
-        typer.echo("\nOne command would make more work:")
+        typer.echo(f"\n{'A command' if len(waiting) == 1 else 'Commands'} that would make more work:")
     for command, backends in waiting.items():
         typer.echo(f"  {', '.join(backends)}\n    {command}")
 

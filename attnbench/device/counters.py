@@ -25,25 +25,23 @@ HELD_BY_ANOTHER = "dcgmi profile --pause"
 """Has NVIDIA's monitor let go of the counters, which one program at a time can hold."""
 
 
-def counters_permitted(driver: str | None = None) -> Finding:
-    """Whether this process may read the counters; `driver` is its version, by default the first GPU's."""
+def counters_permitted() -> Finding:
+    """Whether this process may read the counters."""
     restricted = _restricted()
     if restricted is None:
         return Finding(False, f"{DRIVER_PARAMETERS} can't be read")
     if not restricted:
         return Finding(True, "every user may read the counters")
-    if driver is None:
-        driver = next((str(gpu.facts.get("driver")) for gpu in cuda_devices()), "")
-    perfmon = _major(driver) >= PERFMON_DRIVER
+    enough = {CAP_SYS_ADMIN, CAP_PERFMON} if _knows_perfmon() else {CAP_SYS_ADMIN}
     held = _capabilities()
-    if held >> CAP_SYS_ADMIN & 1 or (perfmon and held >> CAP_PERFMON & 1):
+    if any(held >> capability & 1 for capability in enough):
         return Finding(True, "this process may read the counters")
-    return forbidden(perfmon)
+    return forbidden()
 
 
-def forbidden(perfmon: bool = False) -> Finding:
-    """What to say and to advise where the driver refuses the counters; `perfmon`: it knows CAP_PERFMON."""
-    capability = "PERFMON" if perfmon else "SYS_ADMIN"
+def forbidden() -> Finding:
+    """What to say and to advise where the driver refuses the counters."""
+    capability = "PERFMON" if _knows_perfmon() else "SYS_ADMIN"
     detail = f"the driver reserves counters for administrators (ERR_NVGPUCTRPERM; CAP_{capability} is enough)"
     if in_container():
         return Finding(False, detail, f"docker run --gpus all --cap-add={capability} IMAGE")
@@ -86,6 +84,8 @@ def _capabilities() -> int:
     return int(found[1], 16) if found else 0
 
 
-def _major(driver: str) -> int:
+def _knows_perfmon() -> bool:
+    """Whether the first GPU's driver is content with the smaller capability."""
+    driver = next((str(gpu.facts.get("driver")) for gpu in cuda_devices()), "")
     number = re.match(r"\d+", driver)
-    return int(number[0]) if number else 0
+    return number is not None and int(number[0]) >= PERFMON_DRIVER

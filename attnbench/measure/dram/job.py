@@ -1,4 +1,4 @@
-"""What is counted: one call, here or, made from plain data, in another process. In: a workload. Out: a job."""
+"""What is counted: one call, here or, from plain data, in another process. In: a workload. Out: a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KNOWN_ROWS, KNOWN_COLUMNS = 8192, 14336
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One call: ``prepare()``, which is not counted, before each ``call()``, both within ``environment()``."""
+    """One call: ``prepare()``, which does not count, before each ``call()``, both in ``environment()``."""
 
     spec: dict[str, Any]
     """Plain data from which ``job_from`` makes the same in another process."""

@@ -82,7 +82,7 @@ def parse(text: str) -> DramBytes:
     if not kernels:
         raise BackendError("ncu saw no kernel in the call")
     found = summed(kernels)
-    if found.total is None:
+    if not found.to_dict():
         # Chips whose memory is the processor's, such as Tegra's, have none.
         raise BackendError("this GPU has no DRAM counter that ncu knows (dram__bytes)", lasting=True)
     return found

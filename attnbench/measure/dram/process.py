@@ -70,8 +70,9 @@ def run_profiler(command: Sequence[str], timeout_s: float, folder: Path) -> str:
     except subprocess.TimeoutExpired:
         raise HungError(f"{name} did not end within {timeout_s:.0f} s and was killed") from None
     finally:
-        _kill_tree(process.pid)
-        process.wait()
+        if process.poll() is None:
+            _kill_tree(process.pid)
+            process.wait()
         reader.join(timeout=5)
     return printed.decode("utf-8", errors="replace")
 
@@ -96,10 +97,11 @@ def answer_of(path: Path) -> dict[str, Any]:
 
 def complaint(name: str, printed: str, answer: Mapping[str, Any]) -> BackendError | None:
     """Return what went wrong, from the words of a profiler and of the child; None if neither complains."""
-    if FORBIDDEN.search(printed) or answer.get("kind") == "forbidden":
+    said = f"{printed}\n{answer.get('error', '')}"
+    if FORBIDDEN.search(said) or answer.get("kind") == "forbidden":
         finding = forbidden()
         return BackendError(finding.detail, finding.fix, lasting=True)
-    if BUSY.search(printed):
+    if BUSY.search(said):
         words = "another program holds the GPU's counters"
         return BackendError(words, HELD_BY_ANOTHER, lasting=True)
     if "error" in answer:
@@ -116,7 +118,7 @@ def last_words(name: str, printed: str) -> BackendError:
 
 
 def _keep_last(stream: IO[bytes], printed: bytearray) -> None:
-    with contextlib.suppress(ValueError, OSError):  # closed under us
+    with stream:
         while chunk := os.read(stream.fileno(), 1 << 16):
             printed += chunk
             del printed[:-KEPT_BYTES]

@@ -37,7 +37,10 @@ def write(choice: Choice, record: Record, section: Traffic, least_read_bytes: in
     if found is None:
         record.unavailable[FIELD] = "; ".join(f"{name}: {why}" for name, why in choice.passed_over.items())
         return
-    record.unavailable.pop(FIELD, None)
+    if found.total is None:
+        record.unavailable[FIELD] = f"{choice.backend} counted not all of them"
+    else:
+        record.unavailable.pop(FIELD, None)
     section.dram_bytes, section.dram_read_bytes, section.dram_write_bytes = (
         found.total,
         found.read,
