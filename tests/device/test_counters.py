@@ -64,7 +64,7 @@ def test_no_driver_no_counters(machine):
 def test_the_drivers_switch_is_one_command(machine, monkeypatch, programs, step):
     """With the image from which the driver may be loaded at boot, by whatever makes it here."""
     machine("RmProfilingAdminOnly: 1\n")
-    monkeypatch.setattr(counters.shutil, "which", lambda name: name if name in programs else None)
+    monkeypatch.setattr("shutil.which", lambda name: name if name in programs else None)
     steps = (counters.counters_permitted().fix or "").split(" && ")
     assert steps[0] == (
         "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' "

@@ -56,7 +56,7 @@ def test_an_amd_gpu_that_may_not_be_opened(tmp_path, monkeypatch):
     assert amd_gpu() == (False, f"no AMD GPU ({tmp_path / 'kfd'} does not exist)", None)
     (tmp_path / "kfd").touch()
     assert amd_gpu().available
-    monkeypatch.setattr(requirements.os, "access", lambda path, mode: False)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
     assert amd_gpu().fix == "sudo usermod -a -G render,video $LOGNAME"
 
 

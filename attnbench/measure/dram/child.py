@@ -32,11 +32,11 @@ def watched_by_ncu(job: Job) -> dict[str, int]:
         return {}
     job.prepare()
     job.flush()
-    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    torch.cuda.profiler.start()
     with torch.cuda.nvtx.range(RANGE):
         kept = job.call()
     job.synchronize()
-    torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+    torch.cuda.profiler.stop()
     del kept
     return {}
 

@@ -72,7 +72,7 @@ def choose(
     job: Job, until: float, *, notes: Path | None = None, backends: Sequence[Backend] = BACKENDS
 ) -> Choice:
     """Count with the first backend that works, until ``time.monotonic()`` says ``until``."""
-    known, passed_over = Notes(notes), {}
+    known, passed_over = Notes(notes), dict[str, str]()
     for backend in backends:
         reason = known.reason(backend.NAME) or _hopeless(backend)
         left = until - time.monotonic()

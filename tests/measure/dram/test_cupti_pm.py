@@ -21,7 +21,8 @@ class Collector:
     made: "list[Collector]"
 
     def __init__(self, device_index: int) -> None:
-        self.device_index, self.enabled, self.calls, self.configured = device_index, False, 0, {}
+        self.device_index, self.enabled, self.calls = device_index, False, 0
+        self.configured: dict[str, object] = {}
         type(self).made.append(self)
 
     def enable(self) -> None:

@@ -1,9 +1,11 @@
 """What `attnbench doctor` learns of the backends: probed where they can't work, tried where they may."""
 
+import subprocess
 import sys
 
 import pytest
 
+from attnbench.device.probes import Probe
 from attnbench.device.requirements import Finding
 from attnbench.measure.dram import trial
 from attnbench.measure.dram.backend import BackendError, DramBytes
@@ -70,7 +72,16 @@ def test_a_trial_may_crash_or_hang(tmp_path, monkeypatch, script, finding):
     monkeypatch.setattr(sys, "executable", str(program))
     monkeypatch.setattr(trial, "LIMIT_S", 1)
     monkeypatch.setattr(trial, "BACKENDS", [Fake("ncu")])
-    assert trial.dram_probes()[0] == trial.Probe("traffic", "dram: ncu", *finding)
+    assert trial.dram_probes()[0] == Probe("traffic", "dram: ncu", *finding)
+
+
+def test_probing_loads_no_torch():
+    code = (
+        "import sys; from attnbench.measure.dram.trial import dram_probes; dram_probes(); "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_the_process_prints_what_became_of_its_backend(small, monkeypatch, capsys):
