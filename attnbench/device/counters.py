@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from attnbench.device.hardware import cuda_devices
-from attnbench.device.requirements import Finding
+from attnbench.device.requirements import NEW_CONTAINER, Finding
 
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 PROCESS_STATUS = Path("/proc/self/status")
@@ -44,7 +44,7 @@ def forbidden() -> Finding:
     capability = "PERFMON" if _knows_perfmon() else "SYS_ADMIN"
     detail = f"the driver reserves counters for administrators (ERR_NVGPUCTRPERM; CAP_{capability} is enough)"
     if in_container():
-        return Finding(False, detail, f"docker run --gpus all --cap-add={capability} IMAGE")
+        return Finding(False, detail, f"{NEW_CONTAINER} --gpus all --cap-add={capability} IMAGE")
     return Finding(False, detail, _open_to_all())
 
 

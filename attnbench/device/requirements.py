@@ -17,6 +17,7 @@ from attnbench.device import nvml
 from attnbench.device.hardware import cuda_devices
 
 AMD_DRIVER = Path("/dev/kfd")
+NEW_CONTAINER = "docker run"
 
 
 class Finding(NamedTuple):
@@ -68,17 +69,21 @@ def amd_gpu() -> Finding:
 
 
 def all_of(*findings: Finding) -> Finding:
-    """The last where all hold; otherwise what is missing, and the command that comes first.
+    """The last where all hold; otherwise what is missing, and one command that does all that is needed.
 
-    What no command can change is named alone: with it in the way, the rest doesn't matter.
+    What no command can change is named alone: with it in the way, the rest doesn't matter. A container that
+    must be started anew comes first, since it would lose the rest.
     """
     missing = [finding for finding in findings if not finding.available]
     if not missing:
         return findings[-1]
+    fixes = []
     for finding in missing:
         if finding.fix is None:
             return finding
-    return Finding(False, "; ".join(finding.detail for finding in missing), missing[0].fix)
+        fixes.append(finding.fix)
+    anew = [fix for fix in fixes if fix.startswith(NEW_CONTAINER)]
+    return Finding(False, "; ".join(finding.detail for finding in missing), " && ".join(anew or fixes))
 
 
 def version_of(package: str) -> str | None:

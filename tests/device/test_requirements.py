@@ -64,7 +64,13 @@ def test_several_needs():
     there, last = Finding(True, "x"), Finding(True, "all of it")
     first, second = Finding(False, "no a", "get a"), Finding(False, "no b", "get b")
     assert all_of(there, last) == last
-    assert all_of(first, there, second, last) == (False, "no a; no b", "get a")
+    assert all_of(first, there, second, last) == (False, "no a; no b", "get a && get b")
+
+
+def test_a_container_that_must_be_started_anew_comes_first():
+    tool = Finding(False, "no a", "get a")
+    permission = Finding(False, "no b", "docker run --cap-add=PERFMON IMAGE")
+    assert all_of(tool, permission).fix == permission.fix
 
 
 def test_what_no_command_can_change_is_named_alone():
