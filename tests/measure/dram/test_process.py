@@ -1,6 +1,5 @@
 """Profilers as real processes: they hang, drown us in output, die, or aren't there."""
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -10,34 +9,48 @@ import pytest
 from attnbench.measure.dram import ncu
 from attnbench.measure.dram.backend import BackendError, HungError
 from attnbench.measure.dram.process import KEPT_BYTES, run_profiler
+from attnbench.plan.case import Case
+from attnbench.plan.settings import MeasureSettings
+from attnbench.run.executor import ExecutorSettings, LocalExecutor
 from tests.measure.dram.fakes import alive, put_on_path, small_job
-
-HANGS = """
-child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
-open({pids!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')
-time.sleep(600)
-"""
+from tests.measure.dram.tasks import HANGS
 
 
 def test_a_profiler_that_hangs_is_killed_with_all_it_started(tmp_path, monkeypatch):
     pids = tmp_path / "pids"
-    put_on_path(tmp_path, "ncu", HANGS.format(pids=str(pids)), monkeypatch)
+    put_on_path(tmp_path, "ncu", f"sys.argv[1] = {str(pids)!r}\n{HANGS}", monkeypatch)
     began = time.monotonic()
     with pytest.raises(HungError, match="ncu did not end within 3 s and was killed"):
         ncu.measure(small_job(), 3)
     assert time.monotonic() - began < 60
+    assert all_end(pids)
+
+
+@pytest.mark.long
+def test_a_worker_that_is_killed_takes_its_profiler_along(tmp_path):
+    """When the case's time is over, the executor kills the worker's group, and the profiler is in it."""
+    settings = ExecutorSettings(
+        measure=MeasureSettings(case_timeout_s=10),
+        scratch=tmp_path,
+        log=tmp_path / "log",
+        preload=(),
+        task="tests.measure.dram.tasks:hang",
+        route=None,
+    )
+    with LocalExecutor(settings) as executor:
+        record = executor.submit(Case(implementation="naive", seqlen_q=16))
+    assert record.status == "timeout"
+    assert all_end(tmp_path / "pids")
+
+
+def all_end(pids: Path) -> bool:
+    """Whether the two processes of the file are, or soon will be, no more."""
     started = [int(pid) for pid in pids.read_text(encoding="ascii").split()]
     assert len(started) == 2
     until = time.monotonic() + 10
     while any(map(alive, started)) and time.monotonic() < until:
         time.sleep(0.05)
-    assert not any(map(alive, started))
-
-
-def test_a_profiler_stays_in_the_group_of_its_worker(tmp_path):
-    """Whoever kills the worker's group, the executor above all, leaves no profiler behind."""
-    code = "import os; print(os.getpgid(0))"
-    assert int(run_profiler([sys.executable, "-c", code], 30, tmp_path)) == os.getpgid(0)
+    return not any(map(alive, started))
 
 
 def test_endless_output_takes_no_memory(tmp_path):
