@@ -53,15 +53,15 @@ class Notes:
         except OSError:
             return None
 
-    def add(self, backend: str, error: BackendError) -> None:
-        """Remember a failure, if it is one that lasts."""
+    def add(self, backend: str, error: BackendError, reason: str) -> None:
+        """Remember a failure and its reason in full, if it is one that lasts."""
         if self._folder is None:
             return
         hung = self._folder / f"{backend}.hung"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             if error.lasting or (isinstance(error, HungError) and hung.exists()):
-                (self._folder / backend).write_text(str(error), encoding="utf-8")
+                (self._folder / backend).write_text(reason, encoding="utf-8")
             elif isinstance(error, HungError):
                 hung.touch()
         except OSError:  # a full disk: it is found out again
@@ -82,8 +82,8 @@ def choose(
             try:
                 return Choice(backend.measure(job, min(left, LIMIT_S)), backend.NAME, passed_over)
             except BackendError as error:
-                known.add(backend.NAME, error)
-                reason = str(error)
+                reason = _advice(str(error), error.fix)
+                known.add(backend.NAME, error, reason)
             except Exception as error:
                 reason = one_line(f"{type(error).__name__}: {error}")
         passed_over[backend.NAME] = reason
@@ -92,4 +92,8 @@ def choose(
 
 def _hopeless(backend: Backend) -> str | None:
     finding = backend.probe()
-    return None if finding.available else finding.detail
+    return None if finding.available else _advice(finding.detail, finding.fix)
+
+
+def _advice(reason: str, fix: str | None) -> str:
+    return reason if fix is None else f"{reason}; what helps: {fix}"

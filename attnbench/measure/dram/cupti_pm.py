@@ -17,7 +17,7 @@ from attnbench.device.counters import counters_permitted
 from attnbench.device.requirements import Finding, all_of, cuda_gpu, installed
 
 from .backend import BackendError, DramBytes, completed
-from .process import answer_of, child_command, complaint, last_words, run_profiler
+from .process import answer_of, check, child_command, last_words, run_profiler
 
 if TYPE_CHECKING:
     from .job import Job
@@ -59,9 +59,7 @@ def measure(job: Job, timeout_s: float) -> DramBytes:
         answer = Path(place) / "answer.json"
         printed = run_profiler(child_command(job.spec, NAME, answer), timeout_s, Path(place))
         said = answer_of(answer)
-    problem = complaint(NAME, printed, said)
-    if problem is not None:
-        raise problem
+    check(NAME, printed, said)
     counts = said.get("bytes")
     if not isinstance(counts, dict) or "bytes" not in counts:
         raise last_words(NAME, printed)

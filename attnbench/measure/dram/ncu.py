@@ -22,7 +22,7 @@ from attnbench.device.counters import counters_permitted
 from attnbench.device.requirements import Finding, all_of, cuda_gpu, on_path
 
 from .backend import BackendError, DramBytes, summed
-from .process import answer_of, child_command, complaint, last_words, read_file, run_profiler
+from .process import answer_of, check, check_end, child_command, last_words, read_file, run_profiler
 
 if TYPE_CHECKING:
     from .job import Job
@@ -49,10 +49,11 @@ def measure(job: Job, timeout_s: float) -> DramBytes:
         BackendError: ncu hangs, is refused the counters, or writes what can't be understood.
     """
     until = time.monotonic() + timeout_s
-    text = _run(job, "none", timeout_s)
-    if most_passes(text) <= 1:
-        return parse(text)
-    return replace(parse(_run(job, "all", until - time.monotonic())), note=FLUSHED_BETWEEN)
+    found, passes = _run(job, "none", timeout_s)
+    if passes <= 1:
+        return found
+    found, _ = _run(job, "all", until - time.monotonic())
+    return replace(found, note=FLUSHED_BETWEEN)
 
 
 def parse(text: str) -> DramBytes:
@@ -95,7 +96,8 @@ def most_passes(text: str) -> int:
     )
 
 
-def _run(job: Job, cache_control: str, timeout_s: float) -> str:
+def _run(job: Job, cache_control: str, timeout_s: float) -> tuple[DramBytes, int]:
+    """Count with ncu's own flush (``all``) or without (``none``); return the bytes, and the most passes."""
     with tempfile.TemporaryDirectory(prefix="attnbench-ncu-") as place:
         folder = Path(place)
         table, answer = folder / "ncu.csv", folder / "answer.json"
@@ -107,11 +109,11 @@ def _run(job: Job, cache_control: str, timeout_s: float) -> str:
             *child_command(job.spec, NAME, answer),
         ]
         printed = run_profiler(command, timeout_s, folder)
-        text = f"{printed}\n{read_file(table)}"
-        problem = complaint(NAME, text, answer_of(answer))
-        if problem is not None:
-            raise problem
-        return text
+        text, said = f"{printed}\n{read_file(table)}", answer_of(answer)
+    check(NAME, text, said)
+    found = parse(text)
+    check_end(said)
+    return found, most_passes(text)
 
 
 def _bytes(row: Mapping[str, str], units: Mapping[str, str], names: Sequence[str]) -> int | None:

@@ -95,19 +95,33 @@ def answer_of(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def complaint(name: str, printed: str, answer: Mapping[str, Any]) -> BackendError | None:
-    """Return what went wrong, from the words of a profiler and of the child; None if neither complains."""
+def check(name: str, printed: str, answer: Mapping[str, Any]) -> None:
+    """Find what went wrong in the words of a profiler and of the child.
+
+    Raises:
+        BackendError: one of them complains.
+    """
     said = f"{printed}\n{answer.get('error', '')}"
     if FORBIDDEN.search(said) or answer.get("kind") == "forbidden":
         finding = forbidden()
-        return BackendError(finding.detail, finding.fix, lasting=True)
+        raise BackendError(finding.detail, finding.fix, lasting=True)
     if BUSY.search(said):
-        words = "another program holds the GPU's counters"
-        return BackendError(words, HELD_BY_ANOTHER, lasting=True)
+        raise BackendError("another program holds the GPU's counters", HELD_BY_ANOTHER, lasting=True)
     if "error" in answer:
-        return BackendError(one_line(f"the profiled process failed: {answer['error']}"))
+        raise BackendError(one_line(f"the profiled process failed: {answer['error']}"))
     errors = re.findall(r"^==ERROR==\s*(.+)$", printed, re.MULTILINE)
-    return BackendError(one_line(f"{name}: {errors[0]}")) if errors else None
+    if errors:
+        raise BackendError(one_line(f"{name}: {errors[0]}"))
+
+
+def check_end(answer: Mapping[str, Any]) -> None:
+    """Find out whether all of the call was counted.
+
+    Raises:
+        BackendError: the child was gone before it answered.
+    """
+    if "bytes" not in answer:
+        raise BackendError("the profiled process died before its call was over")
 
 
 def last_words(name: str, printed: str) -> BackendError:

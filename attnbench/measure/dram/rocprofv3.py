@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from attnbench.device.requirements import Finding, all_of, amd_gpu, on_path, version_of
 
 from .backend import BackendError, DramBytes, summed
-from .process import answer_of, child_command, complaint, last_words, read_file, run_profiler
+from .process import answer_of, check, check_end, child_command, last_words, read_file, run_profiler
 
 if TYPE_CHECKING:
     from .job import Job
@@ -51,14 +51,15 @@ def measure(job: Job, timeout_s: float) -> DramBytes:
             *child_command(job.spec, NAME, answer),
         ]
         printed = run_profiler(command, timeout_s, folder)
-        problem = complaint(NAME, printed, answer_of(answer))
-        if problem is not None:
-            raise problem
+        said = answer_of(answer)
+        check(NAME, printed, said)
         # In a folder of its own for each pass, in some versions; an unknown counter leaves no file at all.
         tables = [read_file(path) for path in sorted(folder.glob("out/**/*counter_collection.csv"))]
     if not tables:
         raise last_words(NAME, printed)
-    return parse("\n".join(tables))
+    found = parse("\n".join(tables))
+    check_end(said)
+    return found
 
 
 def parse(text: str) -> DramBytes:

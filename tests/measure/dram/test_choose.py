@@ -51,7 +51,7 @@ def test_the_first_that_works_is_used_and_the_others_are_named():
     choice = choose(small_job(), soon(), backends=backends)
     assert (choice.found, choice.backend) == (FOUND, "good")
     assert choice.passed_over == {
-        "absent": "not on PATH",
+        "absent": "not on PATH; what helps: install it",
         "refused": "forbidden",
         "broken": "ZeroDivisionError: division by zero",
     }
@@ -70,11 +70,11 @@ def test_a_backend_gets_no_more_than_is_left():
 
 
 def test_what_fails_for_good_is_tried_once_a_run(tmp_path):
-    forbidden = Fake("a", BackendError("forbidden", lasting=True))
+    forbidden = Fake("a", BackendError("forbidden", "allow it", lasting=True))
     once = Fake("b", BackendError("out of memory"))
     for _ in range(3):
         choice = choose(small_job(), soon(), notes=tmp_path / "dram", backends=[forbidden, once])
-        assert choice.passed_over == {"a": "forbidden", "b": "out of memory"}
+        assert choice.passed_over == {"a": "forbidden; what helps: allow it", "b": "out of memory"}
     assert (len(forbidden.limits), len(once.limits)) == (1, 3)
 
 

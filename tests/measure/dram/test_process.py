@@ -18,7 +18,8 @@ from tests.measure.dram.tasks import HANGS
 
 def test_a_profiler_that_hangs_is_killed_with_all_it_started(tmp_path, monkeypatch):
     pids = tmp_path / "pids"
-    put_on_path(tmp_path, "ncu", f"sys.argv[1] = {str(pids)!r}\n{HANGS}", monkeypatch)
+    program = put_on_path(tmp_path, "ncu", "", monkeypatch)
+    program.write_text(f"#!/bin/sh\n{HANGS.format(pids=pids)}\n", encoding="utf-8")
     began = time.monotonic()
     with pytest.raises(HungError, match="ncu did not end within 3 s and was killed"):
         ncu.measure(small_job(), 3)

@@ -4,7 +4,7 @@ import pytest
 
 from attnbench.measure.dram import rocprofv3
 from attnbench.measure.dram.backend import BackendError
-from tests.measure.dram.fakes import SAMPLES, put_on_path, sample, small_job
+from tests.measure.dram.fakes import ANSWERS, SAMPLES, put_on_path, sample, small_job
 
 WRITES = """
 folder = os.path.join(args[args.index('--output-directory') + 1], 'pass_1')
@@ -54,8 +54,15 @@ def test_other_counters_are_not_bytes():
 
 def test_the_table_is_found_wherever_a_version_puts_it(tmp_path, monkeypatch):
     script = WRITES.format(sample=str(SAMPLES / "rocprofv3-counter_collection.csv"))
-    put_on_path(tmp_path, "rocprofv3", script, monkeypatch)
+    put_on_path(tmp_path, "rocprofv3", script + ANSWERS, monkeypatch)
     assert rocprofv3.measure(small_job(), 30).write == 57344 * 1024 + 64 * 1024
+
+
+def test_a_child_that_died_was_counted_in_part_and_does_not_count(tmp_path, monkeypatch):
+    script = WRITES.format(sample=str(SAMPLES / "rocprofv3-counter_collection.csv"))
+    put_on_path(tmp_path, "rocprofv3", script, monkeypatch)
+    with pytest.raises(BackendError, match="died before its call was over"):
+        rocprofv3.measure(small_job(), 30)
 
 
 def test_an_unknown_counter_leaves_no_table_and_a_good_exit_code(tmp_path, monkeypatch):

@@ -59,18 +59,18 @@ def test_nothing_is_tried_without_hope(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("script", "finding"),
+    ("script", "limit_s", "finding"),
     [
-        ("print('noise'); print('[true, \"counted\", null]')\n", Finding(True, "counted")),
-        ("print('Segmentation fault')\n", Finding(False, "the trial crashed: Segmentation fault")),
-        ("", Finding(False, "the trial crashed: it said nothing")),
-        ("time.sleep(60)\n", Finding(False, "python did not end within 2 s and was killed")),
+        ("print('noise'); print('[true, \"counted\", null]')\n", 60, Finding(True, "counted")),
+        ("print('Segmentation fault')\n", 60, Finding(False, "the trial crashed: Segmentation fault")),
+        ("", 60, Finding(False, "the trial crashed: it said nothing")),
+        ("time.sleep(60)\n", 1, Finding(False, "python did not end within 2 s and was killed")),
     ],
 )
-def test_a_trial_may_crash_or_hang(tmp_path, monkeypatch, script, finding):
+def test_a_trial_may_crash_or_hang(tmp_path, monkeypatch, script, limit_s, finding):
     program = put_on_path(tmp_path, "python", script, monkeypatch)
     monkeypatch.setattr(sys, "executable", str(program))
-    monkeypatch.setattr(trial, "LIMIT_S", 1)
+    monkeypatch.setattr(trial, "LIMIT_S", limit_s)
     monkeypatch.setattr(trial, "BACKENDS", [Fake("ncu")])
     assert trial.dram_probes()[0] == Probe("traffic", "dram: ncu", *finding)
 
