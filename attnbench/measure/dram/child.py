@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,33 +29,17 @@ def watched_by_ncu(job: Job) -> dict[str, int]:
 
     The NVTX range is a name for people. It selects nothing: backward passes launch from another thread.
     """
-    if job.device.type != "cuda":
-        _call_once(job)
-        return {}
-    job.prepare()
-    job.flush()
-    torch.cuda.profiler.start()
-    with torch.cuda.nvtx.range(RANGE):
-        kept = job.call()
-    job.synchronize()
-    torch.cuda.profiler.stop()
-    del kept
+    on_gpu = job.device.type == "cuda"
+    start, stop = (torch.cuda.profiler.start, torch.cuda.profiler.stop) if on_gpu else (_nothing, _nothing)
+    with torch.cuda.nvtx.range(RANGE) if on_gpu else nullcontext():
+        _call_between(job, start, stop)
     return {}
 
 
 def watched_by_rocprofv3(job: Job) -> dict[str, int]:
-    """Make the call in the region that `rocprofv3 --selected-regions` counts."""
-    if job.device.type != "cuda":
-        _call_once(job)
-        return {}
-    roctx = _roctx()
-    job.prepare()
-    job.flush()
-    roctx.roctxProfilerResume(ctypes.c_uint64(0))
-    kept = job.call()
-    job.synchronize()
-    roctx.roctxProfilerPause(ctypes.c_uint64(0))
-    del kept
+    """Make the call in the region, of all threads, that `rocprofv3 --selected-regions` counts."""
+    start, stop = _roctx() if job.device.type == "cuda" else (_nothing, _nothing)
+    _call_between(job, start, stop)
     return {}
 
 
@@ -86,17 +72,29 @@ def main(argument: str) -> int:
     return int("error" in answer)
 
 
-def _call_once(job: Job) -> None:
+def _call_between(job: Job, start: Callable[[], Any], stop: Callable[[], Any]) -> None:
     job.prepare()
-    job.call()
+    job.flush()
+    start()
+    kept = job.call()  # freed outside: that may wait for the device
+    job.synchronize()
+    stop()
+    del kept
 
 
-def _roctx() -> ctypes.CDLL:
+def _nothing() -> None:
+    """Start or stop no profiler."""
+
+
+def _roctx() -> tuple[Callable[[], Any], Callable[[], Any]]:
     for name in ROCTX:
         try:
-            return ctypes.CDLL(name)
+            library = ctypes.CDLL(name)
         except OSError:
             continue
+        every_thread = ctypes.c_uint64(0)
+        resume, pause = library.roctxProfilerResume, library.roctxProfilerPause
+        return partial(resume, every_thread), partial(pause, every_thread)
     raise OSError(f"{ROCTX[0]} can't be loaded: rocprofv3 can't be told which call to count")
 
 
