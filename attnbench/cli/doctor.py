@@ -10,12 +10,13 @@ from .output import print_json, print_table
 
 
 def doctor(json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False) -> None:
-    """Say what this machine can measure, and why not the rest."""
+    """Say what this machine can measure, why not the rest, and which commands would change that."""
     from dataclasses import asdict
 
     from attnbench.device.probes import probes
+    from attnbench.measure.dram.trial import dram_probes
 
-    found = [asdict(probe) for probe in probes()]
+    found = [asdict(probe) for probe in (*probes(), *dram_probes())]
     facts = _facts()
     if json:
         print_json({"machine": facts, "measurements": found})
@@ -27,6 +28,19 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="JSON instead of ta
         {**probe, "here": "yes" if probe["available"] else "no", "why": probe["detail"]} for probe in found
     ]
     print_table(rows, ["quantity", "backend", "here", "why"])
+    _print_commands(found)
+
+
+def _print_commands(found: list[dict[str, Any]]) -> None:
+    """Print what would make more work: each command once and whole, under the backends that wait for it."""
+    waiting: dict[str, list[str]] = {}
+    for probe in found:
+        if probe["fix"] is not None:
+            waiting.setdefault(probe["fix"], []).append(f"{probe['quantity']} {probe['backend']}")
+    if waiting:
+        typer.echo(f"\n{'A command' if len(waiting) == 1 else 'Commands'} that would make more work:")
+    for command, backends in waiting.items():
+        typer.echo(f"  {', '.join(backends)}\n    {command}")
 
 
 def _facts() -> dict[str, Any]:

@@ -108,18 +108,22 @@ def compulsory_bytes(problem: Problem) -> int:
     reads the same, the upstream gradient of those rows, and writes dq, dk and dv whole. Forward and backward
     together read q, k, v and the gradient once.
     """
-    p, size = problem, problem.dtype_bytes
-    whole = tensor_bytes(p)
+    return compulsory_read_bytes(problem) + _compulsory_written_bytes(problem)
+
+
+def compulsory_read_bytes(problem: Problem) -> int:
+    """The part of ``compulsory_bytes`` that is read."""
+    p = problem
     rows, slots = p.queries_seeing(), p.keys_seen()
-    read = (rows * p.head_dim + slots * (p.head_dim + p.head_dim_v)) * size
-    gradient_in = rows * p.head_dim_v * size
-    gradients_out = whole["q"] + whole["k"] + whole["v"]
-    return {
-        "fwd": read + whole["out"],
-        "decode": read + whole["out"],
-        "bwd": read + gradient_in + gradients_out,
-        "fwd_bwd": read + whole["out"] + gradient_in + gradients_out,
-    }[p.mode]
+    read = (rows * p.head_dim + slots * (p.head_dim + p.head_dim_v)) * p.dtype_bytes
+    return read + rows * p.head_dim_v * p.dtype_bytes if p.mode in ("bwd", "fwd_bwd") else read
+
+
+def _compulsory_written_bytes(problem: Problem) -> int:
+    whole = tensor_bytes(problem)
+    gradients = whole["q"] + whole["k"] + whole["v"]
+    out = whole["out"]
+    return {"fwd": out, "decode": out, "bwd": gradients, "fwd_bwd": out + gradients}[problem.mode]
 
 
 def from_cache(cost: Callable[[Problem], Cost]) -> Callable[[Problem], Cost]:

@@ -41,9 +41,9 @@ class GpuState:
 def unavailable_reason() -> str | None:
     """Why NVML can't be used here, or None when it can."""
     try:
-        with _library():
+        with library():
             return None
-    except _Unavailable as reason:
+    except Unavailable as reason:
         return str(reason)
 
 
@@ -125,29 +125,25 @@ def throttle_reasons(before: GpuState | None, after: GpuState | None) -> list[st
     return [name for name, end in after.throttled_ns.items() if end > before.throttled_ns.get(name, end)]
 
 
-def supports_gpm(uuid: str) -> bool:
-    """Whether the GPU offers the GPM metrics (Hopper and later), an estimate of DRAM traffic."""
-
-    def read(nv: Any) -> bool:
-        return bool(nv.nvmlGpmQueryDeviceSupport(nv.nvmlDeviceGetHandleByUUID(uuid)).isSupportedDevice)
-
-    return _with_library(read) or False
-
-
-class _Unavailable(Exception):
+class Unavailable(Exception):
     """NVML can't be loaded or started."""
 
 
 @contextmanager
-def _library() -> Iterator[Any]:
+def library() -> Iterator[Any]:
+    """NVML, started, for as long as the block runs.
+
+    Raises:
+        Unavailable: it is not installed, or there is no driver.
+    """
     try:
         import pynvml
     except ImportError:
-        raise _Unavailable("nvidia-ml-py is not installed") from None
+        raise Unavailable("nvidia-ml-py is not installed") from None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise _Unavailable(f"no NVIDIA driver: {error}") from None
+        raise Unavailable(f"no NVIDIA driver: {error}") from None
     try:
         yield pynvml
     finally:
@@ -156,9 +152,9 @@ def _library() -> Iterator[Any]:
 
 def _with_library(read: Callable[[Any], _T]) -> _T | None:
     try:
-        with _library() as nv:
+        with library() as nv:
             return _try(lambda: read(nv))
-    except _Unavailable:
+    except Unavailable:
         return None
 
 

@@ -20,6 +20,7 @@ from attnbench.plan.settings import MeasureSettings
 from .attentions import attentions_of, case_refusals
 from .checking import Check, prepare_check, rows_to_check, upstream_on, verdict_in_words
 from .counting import Counts, call_unseen, count_outputs
+from .dram.section import fill_dram
 from .hidden_workspace import hidden_workspace_bytes
 from .interpreter import KernelTrace, sample_kernels, trace_kernels
 from .memory import predict_counts
@@ -31,6 +32,10 @@ from .workload import Workload, build_workload
 
 TILES_INTERPRETED_WHOLE = 200
 """An interpreted tile costs about 2.5 ms: above this many of them, programs are sampled."""
+
+
+DRAM_SHARE = 0.8
+"""Of a case's time limit: profilers, which come last, end before it, so that they cost no record."""
 
 
 def measure_task(case: dict[str, Any], settings: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
@@ -63,6 +68,7 @@ def measure_case(
     Raises:
         Exception: whatever the implementation raises; the executor turns it into a status.
     """
+    dram_until = time.monotonic() + DRAM_SHARE * settings.case_timeout_s
     attentions = attentions_of(case)
     record = Record(
         case_id=case.case_id,
@@ -99,11 +105,13 @@ def measure_case(
     if wrong is None:
         wrong = fill_timed(workload, settings, record, check, first.out, first.seconds)
     if wrong is None and record.memory is not None:
-        # Last, since it leaves C's allocator in another state than the one that was timed.
+        # After the clock, since it leaves C's allocator in another state than the one that was timed.
         section, missing = record.memory, record.unavailable
         section.hidden_workspace_bytes = hidden_workspace_bytes(workload, first.counts, missing)
     if wrong is None and "quality" in settings.metrics:
         record.quality = measure_quality(workload, record.unavailable)
+    if wrong is None:
+        fill_dram(workload, record, dram_until, scratch)
     return record if wrong is None else _ended(record, "incorrect", wrong)
 
 

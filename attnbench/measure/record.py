@@ -70,6 +70,12 @@ class Traffic(Section):
     requested_backend: str | None = None
     dram_bytes: int | None = None
     dram_backend: str | None = None
+    dram_read_bytes: int | None = None
+    dram_write_bytes: int | None = None
+    dram_kernels: list[dict[str, Any]] | None = None
+    """The same of each kernel: ``kernel``, ``bytes``, ``read_bytes``, ``write_bytes``."""
+    dram_verdict: str | None = None
+    """``valid``, ``estimate``, or ``implausible``: fewer bytes read than are compulsory."""
 
 
 class Flops(Section):
@@ -177,6 +183,8 @@ class Provenance(Section):
     started_utc: str | None = None
     reproduce: str | None = None
     execution: str | None = None
+    dram_passed_over: dict[str, str] | None = None
+    """The backends of DRAM bytes that come before the one that was used, with the reason why not they."""
     reduced: str | None = None
     """What was cut so that the case could be checked here (rows, programs), in words."""
 

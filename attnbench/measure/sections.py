@@ -22,6 +22,9 @@ from .share import latency_fraction, measure_share
 from .traffic import measure_traffic
 from .workload import Outputs, Workload
 
+NO_COUNTERS = "counted by the hardware of a GPU alone; this case ran on the CPU"
+NOT_REACHED = "the case ended before its DRAM bytes were counted"
+
 
 def fill_counted(
     workload: Workload,
@@ -43,7 +46,8 @@ def fill_counted(
     if "traffic" in settings.metrics:
         record.traffic = measure_traffic(workload, counts, missing)
         _requested(workload, trace, record.traffic, missing)
-        missing["traffic.dram_bytes"] = "needs the hardware counters of a GPU"
+        on_gpu = workload.device.type == "cuda"
+        missing["traffic.dram_bytes"] = NOT_REACHED if on_gpu else NO_COUNTERS
     if "flops" in settings.metrics:
         record.flops = measure_flops(workload, counts, missing)
     if "share" in settings.metrics:

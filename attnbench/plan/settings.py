@@ -14,7 +14,7 @@ METRIC_SUMMARIES: dict[Metric, str] = {
     "latency": "time of one call in ms: median, p10, p90, 95 % interval, every sample",
     "memory": "peak_bytes with inputs, peak_increment_bytes above them, measured and predicted; "
     "in mode decode state_bytes",
-    "traffic": "compulsory, operand and requested bytes",
+    "traffic": "compulsory, operand and requested bytes; on a GPU those that crossed the memory's pins",
     "flops": "useful, dense and executed operations, exponentials",
     "agreement": "error against float64, within the budget of the baseline's own error",
     "share": "of time, memory and FLOPs of a block or a model, the part of its mixers",

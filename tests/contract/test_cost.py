@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from attnbench.contract.cost import Cost, compulsory_bytes, dense_flops, useful_flops
+from attnbench.contract.cost import Cost, compulsory_bytes, compulsory_read_bytes, dense_flops, useful_flops
 from attnbench.contract.masks import Causal, Full, Mask, SlidingWindow
 from attnbench.contract.problem import Problem
 
@@ -54,6 +54,9 @@ def test_flops_and_bytes_equal_enumeration(mask: Mask, shape: dict[str, Any]) ->
     out = p.batch * p.num_heads * p.seqlen_q * p.head_dim_v
     read = len(rows) * p.head_dim + len(slots) * (p.head_dim + p.head_dim_v)
     assert compulsory_bytes(p) == 2 * (read + out)
+    assert compulsory_read_bytes(p) == 2 * read
+    for mode in ("bwd", "fwd_bwd"):
+        assert compulsory_read_bytes(p.replace(mode=mode)) == 2 * (read + len(rows) * p.head_dim_v)
     inputs = p.batch * p.num_heads * p.seqlen_q * p.head_dim + p.batch * p.num_kv_heads * p.seqlen_k * (
         p.head_dim + p.head_dim_v
     )

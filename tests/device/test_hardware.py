@@ -7,6 +7,7 @@ import pytest
 
 from attnbench.contract.errors import UsageError
 from attnbench.device import hardware, nvml
+from attnbench.device.gpm import supports_gpm
 
 
 def test_the_processor():
@@ -83,7 +84,7 @@ def test_visible_devices_as_cuda_reads_them(setting, seen):
 def test_a_gpu_that_is_not_there_has_no_state():
     assert nvml.gpu_state("GPU-00000000-0000-0000-0000-000000000000") is None
     assert nvml.gpu_facts("GPU-00000000-0000-0000-0000-000000000000") == {}
-    assert nvml.supports_gpm("GPU-00000000-0000-0000-0000-000000000000") is False
+    assert supports_gpm("GPU-00000000-0000-0000-0000-000000000000") is False
 
 
 def state(**throttled: int) -> nvml.GpuState:
