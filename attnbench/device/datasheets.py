@@ -1,4 +1,4 @@
-"""What a GPU's maker says it can do, dense. In: `devices.toml`, the device's name. Out: a `Datasheet`, or None."""
+"""What a GPU's maker says it can do, dense. In: `devices.toml`, a device's name. Out: its `Datasheet`."""
 
 from __future__ import annotations
 

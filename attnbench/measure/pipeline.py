@@ -18,6 +18,7 @@ from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
 from .attentions import attentions_of, case_refusals
+from .ceilings import Ceilings
 from .checking import Check, prepare_check, rows_to_check, upstream_on, verdict_in_words
 from .counting import Counts, call_unseen, count_outputs
 from .interpreter import KernelTrace, sample_kernels, trace_kernels
@@ -40,6 +41,7 @@ def measure_task(case: dict[str, Any], settings: dict[str, Any], context: dict[s
         msgspec.convert(settings, MeasureSettings),
         scratch=None if scratch is None else Path(scratch),
         memory_limit_bytes=context.get("memory_limit_bytes"),
+        ceilings=msgspec.convert(context.get("ceilings"), Ceilings | None),
     )
     return record.to_dict()
 
@@ -50,6 +52,7 @@ def measure_case(
     *,
     scratch: Path | None = None,
     memory_limit_bytes: int | None = None,
+    ceilings: Ceilings | None = None,
 ) -> Record:
     """Measure everything the settings ask for.
 
@@ -58,6 +61,7 @@ def measure_case(
         settings: which quantities, for how long.
         scratch: a folder in which cases of one run share their truths.
         memory_limit_bytes: a case that is predicted to need more is ``oom`` without being run.
+        ceilings: of the case's device, against which its latency is held.
 
     Raises:
         Exception: whatever the implementation raises; the executor turns it into a status.
@@ -95,7 +99,7 @@ def measure_case(
     if wrong is None and record.agreement is not None and record.agreement.programs is None:
         wrong = _check_in_float32(workload, settings, record.agreement, folder)
     if wrong is None:
-        wrong = fill_timed(workload, settings, record, check, out, first_call_s)
+        wrong = fill_timed(workload, settings, record, check, out, first_call_s, ceilings)
     if wrong is None and "quality" in settings.metrics:
         record.quality = measure_quality(workload, record.unavailable)
     return record if wrong is None else _ended(record, "incorrect", wrong)
