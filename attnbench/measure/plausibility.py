@@ -24,7 +24,7 @@ from attnbench.plan.settings import MeasureSettings
 from .ceilings import AS_ACCURATE, Ceilings, measure_ceilings
 from .flops import useful_in_call
 from .latency import measure_latency
-from .record import Latency, Record
+from .record import Latency, Record, Telemetry
 from .timing import Timer
 from .workload import Workload
 
@@ -61,36 +61,41 @@ class Bound:
 def measure_plausible_latency(
     workload: Workload,
     settings: MeasureSettings,
+    *,
     record: Record,
     ceilings: Ceilings | None,
-    *,
     timer: Timer | None = None,
     again: Callable[[torch.device], Ceilings] | None = None,
-) -> None:
-    """Fill latency and telemetry; a latency that beats a ceiling is measured once more, and the ceilings with
-    it, since either may have been disturbed. If it still does, its verdict is ``implausible``.
+) -> tuple[Latency, Telemetry]:
+    """Measure the latency. One that beats a ceiling is measured once more, and the ceilings with it, since
+    either may have been disturbed; if it still does, its verdict is ``implausible``.
 
-    ``again`` measures the ceilings of a device.
+    Args:
+        workload: what to time.
+        settings: for how long.
+        record: the case's, with what is known of its FLOPs; why it has no floor is noted there.
+        ceilings: of the workload's device; None: nothing is held against them.
+        timer: instead of the device's.
+        again: measures the ceilings of a device anew.
     """
-    latency, record.telemetry = measure_latency(workload, settings, timer=timer)
-    record.latency = latency
+    latency, telemetry = measure_latency(workload, settings, timer=timer)
     if ceilings is None:
-        return
+        return latency, telemetry
     reason = _unusable(ceilings)
     bound = None if reason else _highest(workload, record, latency, ceilings)
-    if bound is not None and latency.median_ms and latency.median_ms < bound.floor_ms / SLACK:
-        anew = (again or _measured_again(workload))(workload.device)
-        bound = _highest(workload, record, latency, ceilings.or_faster(anew)) or bound
-        latency, record.telemetry = measure_latency(
-            workload, settings, timer=timer, plausible_floor_ms=bound.floor_ms / SLACK
-        )
-        record.latency = latency
-        if latency.median_ms and "implausible" in (latency.verdict or []):
-            latency.implausible = bound.words(latency.median_ms)
     if bound is None:
         record.unavailable["latency.floor_ms"] = reason or "no measured ceiling bounds this call"
-    else:
-        latency.floor_ms = bound.floor_ms
+        return latency, telemetry
+    if latency.median_ms and latency.median_ms < bound.floor_ms / SLACK:
+        anew = (again or _measured_again(workload))(workload.device)
+        bound = _highest(workload, record, latency, ceilings.or_faster(anew)) or bound
+        latency, telemetry = measure_latency(
+            workload, settings, timer=timer, plausible_floor_ms=bound.floor_ms / SLACK
+        )
+        if latency.median_ms and "implausible" in (latency.verdict or []):
+            latency.implausible = bound.words(latency.median_ms)
+    latency.floor_ms = bound.floor_ms
+    return latency, telemetry
 
 
 def _unusable(ceilings: Ceilings) -> str | None:

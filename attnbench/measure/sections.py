@@ -133,7 +133,9 @@ def _time(
         return outputs
 
     timed = dataclasses.replace(workload, call=keeping)
-    measure_plausible_latency(timed, settings, record, ceilings)
+    record.latency, record.telemetry = measure_plausible_latency(
+        timed, settings, record=record, ceilings=ceilings
+    )
     if workload.case.cache == "cold" and record.latency.cache == "warm":
         record.unavailable["latency.cold"] = "a CPU's caches stay as the call before left them"
     return None if isinstance(check, str) else check.drift(checked, last[0]) or check.written(workload)

@@ -55,7 +55,9 @@ def judged(case, ceiling, *medians_ms, cache="warm", again=None, **sections):
     record = Record(case_id=case.case_id, case=case.to_dict(), status="ok", **sections)
     timer = Told(list(medians_ms), cache)
     again = again or Again(Ceilings())
-    measure_plausible_latency(workload, SETTINGS, record, ceiling, timer=timer, again=again)
+    record.latency, _ = measure_plausible_latency(
+        workload, SETTINGS, record=record, ceilings=ceiling, timer=timer, again=again
+    )
     return record, timer, again
 
 
