@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import msgspec
 
-@dataclass(frozen=True, kw_only=True)
-class Datasheet:
+
+class Datasheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One device; rates are peaks that nobody sustains, of dense matrices. None: no source says it."""
 
     key: str
@@ -18,7 +18,7 @@ class Datasheet:
     names: tuple[str, ...]
     """What NVML and torch call the device."""
     memory_bytes_per_s: float
-    matmul_flops_per_s: Mapping[str, float]
+    matmul_flops_per_s: dict[str, float]
     """By `float32` (IEEE), `tf32`, `float16` and `bfloat16`, both accumulated in float32."""
     sources: tuple[str, ...]
     halved: tuple[str, ...] = ()
@@ -32,12 +32,8 @@ class Datasheet:
 def datasheets() -> Mapping[str, Datasheet]:
     """Return every device listed, by its key in `devices.toml`."""
     text = Path(__file__).with_name("devices.toml").read_text(encoding="utf-8")
-    listed = ("names", "sources", "halved")
     return {
-        key: Datasheet(
-            key=key, **{name: tuple(value) if name in listed else value for name, value in facts.items()}
-        )
-        for key, facts in tomllib.loads(text).items()
+        key: msgspec.convert({"key": key, **facts}, Datasheet) for key, facts in tomllib.loads(text).items()
     }
 
 

@@ -7,7 +7,7 @@ record implausible because somebody was busy while the ceiling was measured.
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -167,7 +167,7 @@ def measure_ceilings(
         **found,
         cache_bytes=cache_bytes,
         verdict=[name for name, holds in speaks_against.items() if holds] or ["valid"],
-        datasheet=None if sheet is None else asdict(sheet),
+        datasheet=None if sheet is None else msgspec.to_builtins(sheet),
         unavailable=missing,
     )
 

@@ -122,15 +122,15 @@ def _highest(workload: Workload, record: Record, latency: Latency, ceilings: Cei
 def _bounds(workload: Workload, record: Record, latency: Latency, ceilings: Ceilings) -> Iterator[Bound]:
     product = _product_rate(ceilings, workload.case.dtype)
     if product is not None:
-        name, rate = product
-        yield Bound(_least_flops(workload, record), "FLOP", rate, f"products in {name}")
-    rate = ceilings.memory_bytes_per_s
-    if rate is not None and workload.level == "attention" and ceilings.cache_bytes is not None:
+        name, flops_per_s = product
+        yield Bound(_least_flops(workload, record), "FLOP", flops_per_s, f"products in {name}")
+    bytes_per_s = ceilings.memory_bytes_per_s
+    if bytes_per_s is not None and workload.level == "attention" and ceilings.cache_bytes is not None:
         problem = workload.problem
         spared = ceilings.cache_bytes
         if latency.cache == "cold":
             spared = min(spared, _written_bytes(problem))
-        yield Bound(compulsory_bytes(problem) - spared, "B", rate, "memory")
+        yield Bound(compulsory_bytes(problem) - spared, "B", bytes_per_s, "memory")
 
 
 def _product_rate(ceilings: Ceilings, dtype: str) -> tuple[str, float] | None:

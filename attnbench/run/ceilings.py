@@ -45,7 +45,7 @@ def record_ceilings(executor: object, cases: Sequence[Case], writer: RunWriter) 
     launch = writer.meta["launches"][-1]
     before = {} if differences(writer.meta, launch) else writer.meta.get("ceilings") or {}
     known = {kind: one for kind, one in before.items() if "ceilings" not in one.get("unavailable", {})}
-    dtypes = {
+    dtypes: dict[str, list[str]] = {
         kind: sorted({case.dtype for case in cases if case.device == kind})
         for kind in dict.fromkeys(case.device for case in cases)
     }

@@ -1,8 +1,8 @@
 """`attnbench doctor --ceilings`: what was measured beside the data sheet, in the room of a terminal."""
 
 import json
-from dataclasses import asdict
 
+import msgspec
 import pytest
 
 from attnbench.cli import doctor, main
@@ -21,7 +21,7 @@ FOUND = {
     "exp2_per_s": 3.7e12,
     "launch_overhead_us": 2.13,
     "verdict": ["throttled"],
-    "datasheet": asdict(find_datasheet(H100)),
+    "datasheet": msgspec.to_builtins(find_datasheet(H100)),
     "unavailable": {"matmul_flops_per_s.bfloat16": "RuntimeError: not here"},
 }
 

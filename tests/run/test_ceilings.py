@@ -20,7 +20,7 @@ class Offering:
     """An executor that measures ceilings: as often as it was asked, so fast are they."""
 
     def __init__(self) -> None:
-        self.asked: list[dict] = []
+        self.asked: list[dict[str, list[str]]] = []
 
     def prepare(self, cases) -> None:
         pass
@@ -41,7 +41,7 @@ def start(folder: Path, metrics=("latency",), **launch) -> RunWriter:
     return RunWriter.create(folder, {**meta, **circumstances, "ceilings": {}, "launches": [circumstances]})
 
 
-def resume(folder: Path, executor, **launch) -> dict:
+def resume(folder: Path, executor, **launch):
     with RunWriter.resume(folder) as writer:
         writer.update(launches=[*writer.meta["launches"], {**MACHINE, **launch}])
         record_ceilings(executor, CASES, writer)
