@@ -54,21 +54,16 @@ def _stated(workload: Workload, attention: Attention) -> int:
     return sum(known)
 
 
-def useful_in_call(workload: Workload) -> int:
-    """Return the FLOPs that a call at level ``attention`` can't do without."""
-    # For softmax the closed form is the problem's own, whatever an implementation states.
-    if workload.implementation.semantics.name == SOFTMAX.name:
-        return useful_flops(workload.problem)
-    return workload.attentions[0].cost.flops
-
-
 def measure_flops(workload: Workload, counted: Counts | None, unavailable: dict[str, str]) -> Flops:
     """Return the section; what cannot be had goes to ``unavailable``, with the reason."""
     section = Flops()
+    cost = workload.attentions[0].cost
     if workload.level == "attention":
-        section.useful = useful_in_call(workload)
+        # For softmax the closed form is the problem's own, whatever an implementation states.
+        softmax = workload.implementation.semantics.name == SOFTMAX.name
+        section.useful = useful_flops(workload.problem) if softmax else cost.flops
         section.dense = dense_flops(workload.problem)
-        section.exponentials = workload.attentions[0].cost.exponentials
+        section.exponentials = cost.exponentials
     else:
         unavailable["flops.useful"] = unavailable["flops.dense"] = "have closed forms for attention alone"
     if counted is None:

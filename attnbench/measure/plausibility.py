@@ -19,10 +19,11 @@ import torch
 
 from attnbench.contract.cost import compulsory_bytes, tensor_bytes
 from attnbench.contract.problem import Problem
+from attnbench.contract.semantics import SOFTMAX
 from attnbench.plan.settings import MeasureSettings
 
+from .attentions import Attention
 from .ceilings import AS_ACCURATE, Ceilings, measure_ceilings
-from .flops import useful_in_call
 from .latency import measure_latency
 from .record import Latency, Record, Telemetry
 from .timing import Timer
@@ -130,7 +131,9 @@ def _bounds(workload: Workload, record: Record, latency: Latency, ceilings: Ceil
         spared = ceilings.cache_bytes
         if latency.cache == "cold":
             spared = min(spared, _written_bytes(problem))
-        yield Bound(compulsory_bytes(problem) - spared, "B", bytes_per_s, "memory")
+        # What needs no more than a state, as linear attention while it decodes, states less than the problem.
+        least_bytes = min(compulsory_bytes(problem), workload.attentions[0].cost.compulsory_bytes)
+        yield Bound(least_bytes - spared, "B", bytes_per_s, "memory")
 
 
 def _product_rate(ceilings: Ceilings, dtype: str) -> tuple[str, float] | None:
@@ -146,14 +149,22 @@ def _least_flops(workload: Workload, record: Record) -> float:
     """Return what a call can't do without: of a block or model, its attentions' useful FLOPs and what was
     executed outside its mixers.
     """
+    least: float = sum(one.layers * _needed(one) for one in workload.attentions)
     if workload.level == "attention":
-        return useful_in_call(workload)
-    least: float = sum(one.layers * one.cost.flops for one in workload.attentions)
+        return least
     executed = None if record.flops is None else record.flops.executed
     inside = None if record.share is None else record.share.flops_fraction
     if executed is not None and inside is not None:
         least += executed * (1 - inside)
     return least
+
+
+def _needed(attention: Attention) -> int:
+    """Return the FLOPs of visible pairs; what stands in for softmax may do fewer, and says how many."""
+    cost = attention.cost
+    if attention.implementation.semantics.name == SOFTMAX.name or cost.executed_flops is None:
+        return cost.flops
+    return min(cost.flops, cost.executed_flops)
 
 
 def _written_bytes(problem: Problem) -> int:

@@ -1,12 +1,17 @@
 """A latency that beats a ceiling is measured again, and then called implausible with the arithmetic."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
 
 from attnbench.contract.cost import compulsory_bytes, useful_flops
+from attnbench.contract.masks import Full
+from attnbench.measure import ceiling_calls
+from attnbench.measure import ceilings as ceilings_module
 from attnbench.measure.ceilings import Ceilings
+from attnbench.measure.pipeline import measure_case
 from attnbench.measure.plausibility import measure_plausible_latency
 from attnbench.measure.record import Flops, Record, Share, record_from_dict
 from attnbench.measure.timing import Timing
@@ -194,6 +199,57 @@ def test_of_a_model_all_its_layers_and_what_is_outside_its_mixers_count():
     assert record.latency.floor_ms == pytest.approx((of_attentions + 7_500_000) / RATE * 1e3)
     record, _, _ = judged(case, FAST, 1e6)
     assert record.latency.floor_ms == pytest.approx(of_attentions / RATE * 1e3)
+
+
+TOYS = Path(__file__).parents[1] / "toys"
+
+
+def test_what_stands_in_for_softmax_is_held_against_its_own_work():
+    case = replace_case(implementation=str(TOYS / "low_rank.py"), seqlen_q=256, mask=Full())
+    cost = build_workload(case).attentions[0].cost
+    assert cost.executed_flops < cost.flops
+    record, _, _ = judged(case, FAST, 1e6)
+    assert record.latency.floor_ms == pytest.approx(cost.executed_flops / RATE * 1e3)
+
+
+def test_a_state_is_less_to_read_than_a_cache():
+    case = replace_case(implementation="linear", mode="decode", seqlen_q=1, seqlen_k=4096)
+    cost = build_workload(case).attentions[0].cost
+    assert cost.compulsory_bytes < compulsory_bytes(case.problem())
+    record, _, _ = judged(case, ceilings(read_bytes_per_s=1e9), 1e6)
+    assert record.latency.floor_ms == pytest.approx(cost.compulsory_bytes / 1e9 * 1e3)
+
+
+IDLE = """
+from dataclasses import replace
+from attnbench.contract.discovery import get_implementation
+
+kept = {}
+honest = get_implementation("naive")
+
+def attention(q, k, v, *, problem, params=None):
+    key = (q.data_ptr(), problem)
+    if key not in kept:
+        kept[key] = honest.attention(q, k, v, problem=problem)
+    return kept[key]
+
+IMPLEMENTATION = replace(honest, name="idle", attention=attention)
+"""
+
+
+def test_a_kernel_that_keeps_its_result_is_found_out(tmp_path, monkeypatch):
+    """It is right, and agrees; but no CPU does a quarter of a gigaflop while it looks into a table."""
+    monkeypatch.setattr(ceiling_calls, "PRODUCT_SIZES", {"cpu": (512,)})
+    monkeypatch.setattr(ceiling_calls, "LEAST_BUFFER_BYTES", 1 << 20)
+    monkeypatch.setattr(ceilings_module, "last_level_cache_bytes", lambda: 1 << 20)
+    (tmp_path / "idle.py").write_text(IDLE, encoding="utf-8")
+    case = Case(implementation=str(tmp_path / "idle.py"), seqlen_q=1024, num_heads=1, mask=Full())
+    settings = MeasureSettings(metrics=("latency",), latency_budget_s=0.05, warmup_s=0.0)
+    known = ceilings(matmul_flops_per_s={"float32": 1e11})
+    record = measure_case(case, settings, ceilings=known)
+    assert (record.status, record.agreement.verdict) == ("ok", "ok")
+    assert "implausible" in record.latency.verdict
+    assert "268 MFLOP" in record.latency.implausible
 
 
 @pytest.mark.parametrize(
