@@ -14,7 +14,7 @@ PRODUCT_SIZES = {"cpu": (256, 512, 1024, 2048, 4096), "cuda": (2048, 4096, 8192,
 LONG_PRODUCT_S = {"cpu": 8e-3, "cuda": 1e-3}
 """The size is doubled until a product takes this long: beyond, a larger one is no faster."""
 TILE = 256
-LEAST_BUFFER_BYTES = 64 << 20
+LEAST_BUFFER_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 MOST_BUFFER_BYTES = 4 << 30
 CACHES = 4
 """A bandwidth's arrays hold this many last-level caches, so that at most a quarter is found in one."""
@@ -74,7 +74,7 @@ def bandwidths(watch: Watch, device: torch.device, cache_bytes: int | None, room
     Raises:
         RuntimeError: the buffer can't be had.
     """
-    wanted = max(LEAST_BUFFER_BYTES, CACHES * (cache_bytes or 0))
+    wanted = max(LEAST_BUFFER_BYTES[device.type], CACHES * (cache_bytes or 0))
     if room_bytes is not None and room_bytes < wanted:
         raise RuntimeError(f"needs {wanted} bytes, {room_bytes} bytes may be used")
     count = min(wanted, MOST_BUFFER_BYTES) // FLOAT_BYTES // 6 * 6

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import torch
 
-from attnbench.device.datasheets import find_datasheet
+from attnbench.device.datasheets import Datasheet, find_datasheet
 from attnbench.device.hardware import cpu, last_level_cache_bytes
 from attnbench.device.limits import usable_cores
 
@@ -132,7 +132,9 @@ def measure_ceilings(
     """
     on_cuda = device.type == "cuda"
     watch = Stopwatch(timer or _timer(device), budget_s)
-    cache_bytes = _cache_bytes(device)
+    device_name = torch.cuda.get_device_properties(device).name if on_cuda else cpu().model
+    sheet = find_datasheet(device_name)
+    cache_bytes = _cache_bytes(device, sheet)
     room = None if memory_limit_bytes is None else memory_limit_bytes // 4
     ways = dict.fromkeys(way for dtype in dtypes for way in AS_ACCURATE[dtype])
     wanted = [way for way in ways if way != "tf32" or _has_tf32(device)]
@@ -151,16 +153,13 @@ def measure_ceilings(
         for name, measure in parts:
             with _noted(missing, name):
                 found |= measure()
-    properties = torch.cuda.get_device_properties(device) if on_cuda else None
-    name = cpu().model if properties is None else properties.name
-    sheet = find_datasheet(name)
     if on_cuda:
         shared = bool(seen.section().other_processes)
     else:
         shared = was_shared([], seen.activity, threads=torch.get_num_threads(), cores=usable_cores())
     speaks_against = {"shared": shared, "throttled": bool(seen.throttle_reasons)}
     return Ceilings(
-        name=name,
+        name=device_name,
         threads=None if on_cuda else torch.get_num_threads(),
         timer=watch.timer.name,
         matmul_flops_per_s=rates,
@@ -176,11 +175,13 @@ def _timer(device: torch.device) -> Timer:
     return CudaTimer(CudaStream(device), "warm") if device.type == "cuda" else CpuTimer()
 
 
-def _cache_bytes(device: torch.device) -> int | None:
+def _cache_bytes(device: torch.device, sheet: Datasheet | None) -> int | None:
+    """Return the data sheet's where it is more: of several dies, a driver may report one's."""
     if device.type != "cuda":
         return last_level_cache_bytes()
     reported: int = torch.cuda.get_device_properties(device).L2_cache_size
-    return reported or None
+    printed = 0 if sheet is None else sheet.l2_bytes or 0
+    return max(reported, printed) or None
 
 
 def _has_tf32(device: torch.device) -> bool:
@@ -199,8 +200,8 @@ def _tf32(allowed: bool) -> Iterator[None]:
 
 @contextmanager
 def _noted(missing: dict[str, str], name: str) -> Iterator[None]:
-    """Note what this device or this PyTorch can't do, and go on."""
+    """Note what this device, PyTorch or Triton can't do, and go on."""
     try:
         yield
-    except (RuntimeError, ValueError) as error:
+    except Exception as error:  # of several compilers and libraries, each with exceptions of its own
         missing[name] = " ".join(f"{type(error).__name__}: {error}".split())[:200]

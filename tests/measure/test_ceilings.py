@@ -35,7 +35,7 @@ def watch(*samples_ms: float) -> Stopwatch:
 def small(monkeypatch):
     """Sizes that take no time."""
     monkeypatch.setattr(ceiling_calls, "PRODUCT_SIZES", {"cpu": (256, 512)})
-    monkeypatch.setattr(ceiling_calls, "LEAST_BUFFER_BYTES", 1 << 20)
+    monkeypatch.setattr(ceiling_calls, "LEAST_BUFFER_BYTES", {"cpu": 1 << 20})
     monkeypatch.setattr(ceilings, "last_level_cache_bytes", lambda: 1 << 20)
 
 

@@ -205,7 +205,7 @@ TOYS = Path(__file__).parents[1] / "toys"
 
 
 def test_what_stands_in_for_softmax_is_held_against_its_own_work():
-    case = replace_case(implementation=str(TOYS / "low_rank.py"), seqlen_q=256, mask=Full())
+    case = replace_case(implementation=str(TOYS / "low_rank.py"), seqlen_q=256, mask=Full().to_dict())
     cost = build_workload(case).attentions[0].cost
     assert cost.executed_flops < cost.flops
     record, _, _ = judged(case, FAST, 1e6)
@@ -240,10 +240,10 @@ IMPLEMENTATION = replace(honest, name="idle", attention=attention)
 def test_a_kernel_that_keeps_its_result_is_found_out(tmp_path, monkeypatch):
     """It is right, and agrees; but no CPU does a quarter of a gigaflop while it looks into a table."""
     monkeypatch.setattr(ceiling_calls, "PRODUCT_SIZES", {"cpu": (512,)})
-    monkeypatch.setattr(ceiling_calls, "LEAST_BUFFER_BYTES", 1 << 20)
+    monkeypatch.setattr(ceiling_calls, "LEAST_BUFFER_BYTES", {"cpu": 1 << 20})
     monkeypatch.setattr(ceilings_module, "last_level_cache_bytes", lambda: 1 << 20)
     (tmp_path / "idle.py").write_text(IDLE, encoding="utf-8")
-    case = Case(implementation=str(tmp_path / "idle.py"), seqlen_q=1024, num_heads=1, mask=Full())
+    case = Case(implementation=str(tmp_path / "idle.py"), seqlen_q=1024, num_heads=1, mask=Full().to_dict())
     settings = MeasureSettings(metrics=("latency",), latency_budget_s=0.05, warmup_s=0.0)
     known = ceilings(matmul_flops_per_s={"float32": 1e11})
     record = measure_case(case, settings, ceilings=known)
