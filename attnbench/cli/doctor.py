@@ -1,4 +1,7 @@
-"""`attnbench doctor`: what this machine can measure, and why not the rest. In: the machine. Out: a table."""
+"""`attnbench doctor`: what this machine can measure, and why not the rest; with `--ceilings`, what it can do.
+
+In: the machine. Out: tables.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,32 @@ from typing import Annotated, Any
 
 import typer
 
+from attnbench.contract.errors import UsageError
+
+from .ceilings import ceiling_rows, ceilings_of
 from .output import print_json, print_table
 
 
-def doctor(json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False) -> None:
+def doctor(
+    ceilings: Annotated[
+        bool, typer.Option("--ceilings", help="Measure instead what a device can do at most.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="Whose ceilings: cpu, cuda or cuda:i; default as in `run`.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
+) -> None:
     """Say what this machine can measure, why not the rest, and which commands would change that."""
     from dataclasses import asdict
 
     from attnbench.device.probes import probes
     from attnbench.measure.dram.trial import dram_probes
 
+    if ceilings:
+        _show_ceilings(ceilings_of(device), json)
+        return
+    if device is not None:
+        raise UsageError("--device chooses whose ceilings are measured: it goes with --ceilings")
     found = [asdict(probe) for probe in (*probes(), *dram_probes())]
     facts = _facts()
     if json:
@@ -41,6 +60,37 @@ def _print_commands(found: list[dict[str, Any]]) -> None:
         typer.echo(f"\n{'A command' if len(waiting) == 1 else 'Commands'} that would make more work:")
     for command, backends in waiting.items():
         typer.echo(f"  {', '.join(backends)}\n    {command}")
+
+
+def _show_ceilings(found: dict[str, Any], json: bool) -> None:
+    if json:
+        print_json(found)
+        return
+    threads = found.get("threads")
+    with_threads = "" if threads is None else f", {threads} thread{'' if threads == 1 else 's'}"
+    typer.echo(f"{found['device']}: {found['name']}{with_threads}")
+    typer.echo()
+    rows = list(ceiling_rows(found))
+    columns = ["ceiling", "measured", "data sheet", "reached", "remark"]
+    shown = [name for name in columns if any(row[name] for row in rows)]
+    print_table(rows, shown, right=["measured", "data sheet", "reached"])
+    notes = _notes(found)
+    if notes:
+        typer.echo()
+    for note in notes:
+        typer.echo(note)
+
+
+def _notes(found: dict[str, Any]) -> list[str]:
+    notes = []
+    sheet = found.get("datasheet")
+    if sheet is not None:
+        notes += [f"data sheet of {sheet['title']}, dense: {source}" for source in sheet["sources"]]
+        if sheet["halved"]:
+            notes.append(f"half of what it prints for sparse matrices: {', '.join(sheet['halved'])}")
+    if "shared" in found.get("verdict", []):
+        notes.append("other processes were busy: may be too low, a run would hold no latency against it")
+    return notes
 
 
 def _facts() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,17 @@ def physical_cores() -> list[int]:
     return sorted(chosen.values())
 
 
+def last_level_cache_bytes() -> int | None:
+    """All last-level caches that the allowed cores share among them; None where the system doesn't say."""
+    found: dict[str, tuple[int, int]] = {}
+    for core in allowed_cores():
+        levels = [(level, size, shared) for level, size, shared in _caches(core) if size]
+        if levels:
+            level, size, shared = max(levels)
+            found[shared] = (level, size)
+    return sum(size for _, size in found.values()) or None
+
+
 def default_threads() -> tuple[int, str]:
     """How many CPU threads a measurement uses unless told otherwise, and why.
 
@@ -140,13 +152,17 @@ def _cpu_model() -> str:
 
 def _cache_sizes() -> dict[int, int]:
     """Bytes of the data or unified cache of each level, as the first allowed core sees it."""
-    sizes: dict[int, int] = {}
-    for folder in sorted((_SYSTEM / f"cpu{allowed_cores()[0]}/cache").glob("index*")):
+    return {level: size for level, size, _ in _caches(allowed_cores()[0])}
+
+
+def _caches(core: int) -> Iterator[tuple[int, int, str]]:
+    """Level, bytes, and the cores that share it, of each data or unified cache of a core."""
+    for folder in sorted((_SYSTEM / f"cpu{core}/cache").glob("index*")):
         level, kind, size = (_text(folder / name) for name in ("level", "type", "size"))
         match = re.fullmatch(r"(\d+)([KMG]?)", size or "")
         if level and match and kind != "Instruction":
-            sizes[int(level)] = int(match[1]) * _SIZE_UNITS[match[2]]
-    return sizes
+            shared = _text(folder / "shared_cpu_list") or str(core)
+            yield int(level), int(match[1]) * _SIZE_UNITS[match[2]], shared
 
 
 def _text(path: Path) -> str | None:

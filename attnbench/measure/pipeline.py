@@ -18,6 +18,7 @@ from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
 from .attentions import attentions_of, case_refusals
+from .ceilings import Ceilings
 from .checking import Check, prepare_check, rows_to_check, upstream_on, verdict_in_words
 from .counting import Counts, call_unseen, count_outputs
 from .dram.section import fill_dram
@@ -46,6 +47,7 @@ def measure_task(case: dict[str, Any], settings: dict[str, Any], context: dict[s
         msgspec.convert(settings, MeasureSettings),
         scratch=None if scratch is None else Path(scratch),
         memory_limit_bytes=context.get("memory_limit_bytes"),
+        ceilings=msgspec.convert(context.get("ceilings"), Ceilings | None),
     )
     return record.to_dict()
 
@@ -56,6 +58,7 @@ def measure_case(
     *,
     scratch: Path | None = None,
     memory_limit_bytes: int | None = None,
+    ceilings: Ceilings | None = None,
 ) -> Record:
     """Measure everything the settings ask for.
 
@@ -64,6 +67,7 @@ def measure_case(
         settings: which quantities, for how long.
         scratch: a folder in which cases of one run share their truths.
         memory_limit_bytes: a case that is predicted to need more is ``oom`` without being run.
+        ceilings: of the case's device, against which its latency is held.
 
     Raises:
         Exception: whatever the implementation raises; the executor turns it into a status.
@@ -103,7 +107,7 @@ def measure_case(
     if wrong is None and record.agreement is not None and record.agreement.programs is None:
         wrong = _check_in_float32(workload, settings, record.agreement, folder)
     if wrong is None:
-        wrong = fill_timed(workload, settings, record, check, first.out, first.seconds)
+        wrong = fill_timed(workload, settings, record, check, first.out, first.seconds, ceilings)
     if wrong is None and record.memory is not None:
         # After the clock, since it leaves C's allocator in another state than the one that was timed.
         section, missing = record.memory, record.unavailable

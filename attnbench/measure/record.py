@@ -45,6 +45,10 @@ class Latency(Section):
     cache: str | None = None
     verdict: list[str] | None = None
     compile_s: float | None = None
+    floor_ms: float | None = None
+    """What the measured ceilings of the device need for the least that the call must do."""
+    implausible: str | None = None
+    """Why the verdict says so: the arithmetic, in words."""
 
 
 class Memory(Section):

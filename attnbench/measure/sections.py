@@ -9,14 +9,15 @@ from torch import Tensor
 
 from attnbench.plan.settings import MeasureSettings
 
+from .ceilings import Ceilings
 from .checking import Check
 from .counting import UNSEEN, Counts
 from .flops import measure_flops
 from .interpreter import BACKEND as INTERPRETER
 from .interpreter import KernelTrace
-from .latency import measure_latency
 from .memory import measure_memory
 from .optimizer import has_step, measure_optimizer
+from .plausibility import measure_plausible_latency
 from .record import Record, Traffic
 from .share import latency_fraction, measure_share
 from .traffic import measure_traffic
@@ -81,9 +82,10 @@ def fill_timed(
     check: Check | str,
     checked: Tensor,
     first_call_s: float,
+    ceilings: Ceilings | None = None,
 ) -> str | None:
     """Fill what is read from a clock, once the call, whose first time took ``first_call_s``, has been found
-    right.
+    right. A latency is held against the ``ceilings`` of the device, if they are known.
 
     Returns what is wrong if the last timed call no longer gives what the checked one did.
     """
@@ -91,7 +93,7 @@ def fill_timed(
     wrong = None
     if "latency" in settings.metrics:
         if untimed is None:
-            wrong = _time(workload, settings, record, check, checked)
+            wrong = _time(workload, settings, record, check, checked, ceilings)
             if record.latency is not None and (workload.opaque or workload.device.type == "cuda"):
                 record.latency.compile_s = first_call_s
         else:
@@ -119,7 +121,12 @@ def _why_untimed(workload: Workload) -> str | None:
 
 
 def _time(
-    workload: Workload, settings: MeasureSettings, record: Record, check: Check | str, checked: Tensor
+    workload: Workload,
+    settings: MeasureSettings,
+    record: Record,
+    check: Check | str,
+    checked: Tensor,
+    ceilings: Ceilings | None,
 ) -> str | None:
     last: list[Tensor] = []
 
@@ -129,7 +136,9 @@ def _time(
         return outputs
 
     timed = dataclasses.replace(workload, call=keeping)
-    record.latency, record.telemetry = measure_latency(timed, settings)
+    record.latency, record.telemetry = measure_plausible_latency(
+        timed, settings, record=record, ceilings=ceilings
+    )
     if workload.case.cache == "cold" and record.latency.cache == "warm":
         record.unavailable["latency.cold"] = "a CPU's caches stay as the call before left them"
     return None if isinstance(check, str) else check.drift(checked, last[0]) or check.written(workload)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import msgspec
 
@@ -22,6 +22,7 @@ from attnbench.device.limits import oom_kills
 from attnbench.measure.record import Provenance, Record, Status, record_from_dict
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
+from attnbench.run import ceilings
 from attnbench.run.environments import server_environment, triton_settings
 from attnbench.run.forkserver import Ending, ForkServer, ServerError, Worker, WorkerEndedError
 from attnbench.run.launch import utc_now
@@ -63,9 +64,10 @@ class ExecutorSettings:
     """What all cases of a run have in common.
 
     `memory_limits` are bytes by kind of device; `visible_gpu` is the UUID of the GPU that workers see (None:
-    those that this process sees); `preload` is imported once per server; `route` is the task that says which
-    cases need the interpreting process (None: no case). Workers are not tied to cores: beside busy processes,
-    samples taken on a fixed core had equal medians and longer tails.
+    those that this process sees); `ceilings` are those of each kind of device; `preload` is imported once per
+    server; `route` is the task that says which cases need the interpreting process (None: no case). Workers
+    are not tied to cores: beside busy processes, samples taken on a fixed core had equal medians and longer
+    tails.
     """
 
     measure: MeasureSettings = field(default_factory=MeasureSettings)
@@ -74,6 +76,7 @@ class ExecutorSettings:
     scratch: Path | None = None
     log: Path = Path(os.devnull)
     visible_gpu: str | None = None
+    ceilings: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     preload: tuple[str, ...] = PRELOAD
     task: str = MEASURE_TASK
     route: str | None = ROUTE_TASK
@@ -84,6 +87,7 @@ class ExecutorSettings:
             "scratch": None if self.scratch is None else str(self.scratch),
             "memory_limit_bytes": self.memory_limits.get(case.device),
             "threads": case.threads or self.threads,
+            "ceilings": self.ceilings.get(case.device),
         }
         measure = msgspec.to_builtins(self.measure)
         return Job(task=self.task, case=case.to_dict(), settings=measure, context=context)
@@ -141,6 +145,25 @@ class LocalExecutor:
                 found[name] = source_not_loadable(name)
             except ServerError:
                 break
+        return found
+
+    def measure_ceilings(
+        self, dtypes: Mapping[str, Sequence[str]], known: Mapping[str, dict[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
+        """Measure each kind of device in a worker of its own; see `MeasuresCeilings`."""
+        found = dict(known)
+        for kind in dtypes.keys() - known.keys():
+            limit = self.settings.memory_limits.get(kind)
+            context = {"threads": self.settings.threads, "memory_limit_bytes": limit}
+            job = ceilings.job(kind, dtypes[kind], self.settings.measure, context)
+            try:
+                worker = self._server(NATIVE).fork()
+                answer = worker.call(job, ceilings.TIMEOUT_S)
+                worker.close()
+            except (TimeoutError, WorkerEndedError, ServerError) as error:
+                answer = Answer(status="error", reason=f"{type(error).__name__}: {error}")
+            found[kind] = ceilings.of_answer(answer)
+        self.settings = replace(self.settings, ceilings=found)
         return found
 
     def submit(self, case: Case) -> Record:
@@ -248,6 +271,14 @@ class InProcessExecutor:
     def sources(self, names: Iterable[str]) -> dict[str, str | None]:
         """See `LocalExecutor`; another process reads them, since this one may hold an older source."""
         return self._others.sources(names)
+
+    def measure_ceilings(
+        self, dtypes: Mapping[str, Sequence[str]], known: Mapping[str, dict[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
+        """See `LocalExecutor`; in a process of its own, which leaves no buffers behind in this one."""
+        found = self._others.measure_ceilings(dtypes, known)
+        self.settings = replace(self.settings, ceilings=found)
+        return found
 
     def submit(self, case: Case) -> Record:
         """Measure one case; see `Executor`."""

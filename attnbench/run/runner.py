@@ -14,6 +14,7 @@ from attnbench.device.hardware import default_threads
 from attnbench.measure.record import Provenance, Record
 from attnbench.plan.case import LEVELS, Case
 from attnbench.plan.suite import Suite, load_suite
+from attnbench.run.ceilings import record_ceilings
 from attnbench.run.executor import Executor, ExecutorSettings, Isolation, make_executor
 from attnbench.run.launch import Plan, circumstances, differences, memory_limits, reproduce_command, utc_now
 from attnbench.run.store import Run, RunWriter, StorageError, load_run, new_folder
@@ -143,6 +144,7 @@ def run_cases(
     status = "failed"
     try:
         executor.prepare(todo)
+        record_ceilings(executor, todo, writer)
         for case in todo:
             observer.case_started(case)
             record = executor.submit(case)
