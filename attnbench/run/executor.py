@@ -249,10 +249,14 @@ class InProcessExecutor:
         """See `LocalExecutor`; another process reads them, since this one may hold an older source."""
         return self._others.sources(names)
 
+    def interprets(self, case: Case) -> bool:
+        """See `LocalExecutor`."""
+        return self._others.interprets(case)
+
     def submit(self, case: Case) -> Record:
         """Measure one case; see `Executor`."""
         self.prepare([case])
-        if self._others.interprets(case):
+        if self.interprets(case):
             return self._others.submit(case)
         started_utc = utc_now()
         with triton_settings():
