@@ -149,7 +149,7 @@ def run_cases(
             observer.case_started(case)
             record = executor.submit(case)
             record.provenance = record.provenance or Provenance()
-            record.provenance.reproduce = reproduce_command(writer.meta["suite"]["source"], case)
+            record.provenance.reproduce = reproduce_command(writer.meta, record)
             writer.append(record)
             observer.case_finished(record)
         status = "complete"
