@@ -47,7 +47,7 @@ min_samples = 3
 reference_rows = 4
 """
 CASES = 8
-LONGEST_S = 120
+LONGEST_S = 300
 
 
 @pytest.fixture
