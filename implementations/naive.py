@@ -92,8 +92,7 @@ def _has_plain_chain(problem: Problem) -> bool:
     """
     p = problem
     return (
-        p.mode in ("fwd", "decode")
-        and p.group_size == 1
+        p.group_size == 1
         and p.key_lengths is None
         and p.query_start is None
         and not p.option("return_lse", False)
@@ -120,15 +119,33 @@ def _chain(problem: Problem) -> tuple[int, int]:
     return moved, scores + max(scores, scaled, size["out"])
 
 
+def _training_peak(problem: Problem) -> int:
+    """Peak of that chain forward and backward.
+
+    Where dp has been made, and ds from it, they are alive with p, the mask, the scaled q, out and dv; in
+    short rows, where dk and the gradient of the scaled q have been, with ds and all that is no longer than q.
+    """
+    p, size = problem, tensor_bytes(problem)
+    scores = p.batch * p.num_heads * p.seqlen_q * p.seqlen_k * p.dtype_bytes
+    mask = p.seqlen_q * p.seqlen_k if _hides_pairs(p) else 0
+    kept = (size["q"] if p.softmax_scale != 1 else 0) + size["out"] + size["v"]
+    return kept + max(3 * scores + mask, scores + size["q"] + size["k"])
+
+
 @from_cache
 def cost(problem: Problem) -> Cost:
     """Exact counts: dense products whatever the mask.
 
-    Bytes of the plain forward chain (``_chain``), of others none is stated.
+    Bytes of the plain chain: forward operand bytes and peak (``_chain``), forward and backward the peak.
     """
     p = problem
     dense_pairs = p.batch * p.num_heads * p.seqlen_q * p.seqlen_k
-    operand_bytes, peak_bytes = _chain(p) if _has_plain_chain(p) else (None, None)
+    operand_bytes = peak_bytes = None
+    if _has_plain_chain(p):
+        if p.mode == "fwd_bwd":
+            peak_bytes = _training_peak(p)
+        elif p.mode != "bwd":
+            operand_bytes, peak_bytes = _chain(p)
     return Cost(
         flops=useful_flops(p),
         executed_flops=matmul_flops(p, dense_pairs),

@@ -175,20 +175,18 @@ def cost(problem: Problem) -> Cost:
     p = problem
     size = tensor_bytes(p)
     dense_pairs = p.batch * p.num_heads * p.seqlen_q * p.seqlen_k
-    fused = (
-        p.mode in ("fwd", "decode")
-        and p.head_dim == p.head_dim_v
-        and not _needs_mask(p)
-        and p.group_size == 1
-    )
-    lse_bytes = size["lse"]
+    fused = p.head_dim == p.head_dim_v and not _needs_mask(p) and p.group_size == 1
+    forward = fused and p.mode in ("fwd", "decode")
+    results = size["out"] + size["lse"]
+    inputs = size["q"] + size["k"] + size["v"]
+    peaks = {"fwd": results, "decode": results, "fwd_bwd": results + inputs}  # a gradient is as large
     return Cost(
         flops=useful_flops(p),
         executed_flops=matmul_flops(p, dense_pairs),
         exponentials=None,
         compulsory_bytes=compulsory_bytes(p),
-        operand_bytes=size["q"] + size["k"] + size["v"] + size["out"] + lse_bytes if fused else None,
-        peak_bytes=size["out"] + lse_bytes if fused else None,
+        operand_bytes=inputs + results if forward else None,
+        peak_bytes=peaks.get(p.mode) if fused else None,
         leading={
             "flops": "2*B*H*n*m*(d+e)",
             "executed_flops": "2*B*H*n*m*(d+e)",

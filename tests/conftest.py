@@ -30,6 +30,14 @@ def private_triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 
 @pytest.fixture(autouse=True, scope="session")
+def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs of these tests and of others at the same time don't wait for each other's turn on the CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def unchecked_integers() -> None:
     """The interpreter checks each integer sum for overflow, in a third of its time: not here, see below."""
     from triton.runtime.interpreter import interpreter_builder

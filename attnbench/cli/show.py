@@ -11,13 +11,12 @@ import typer
 from .output import fits, print_json, print_table
 
 if TYPE_CHECKING:
+    from attnbench.measure.forecast import Forecast
     from attnbench.plan.case import Case
     from attnbench.plan.suite import Suite
 
 ROW = ("implementation", "seqlen")
 """What a row says itself where a table is split to fit the terminal."""
-Forecast = dict[str, Any]
-"""Reasons in ``unsupported``; peak, FLOPs and bytes, or None and a reason in ``unavailable``."""
 
 
 def show(
@@ -32,10 +31,11 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Show a suite's cases and their predicted cost; runs nothing."""
+    from attnbench.measure.forecast import forecast
     from attnbench.plan.suite import load_suite
 
     loaded = load_suite(suite, implementations=implementation or (), seqlens=seqlen or (), device=device)
-    forecasts = [_forecast(case) for case in _with_progress(loaded.cases)]
+    forecasts = [forecast(case) for case in _with_progress(loaded.cases)]
     if json:
         print_json(_plain(loaded, forecasts))
     else:
@@ -51,39 +51,6 @@ def _with_progress(cases: Iterable[Case]) -> Iterable[Case]:
     return track(cases, "predicting", console=console, transient=True, disable=not console.is_terminal)
 
 
-def _forecast(case: Case) -> Forecast:
-    """Return what is known about a case before it runs."""
-    from attnbench.contract.errors import UsageError
-    from attnbench.measure.attentions import attentions_of, case_refusals
-    from attnbench.measure.counting import count_call
-    from attnbench.measure.flops import NothingCountedError, executed_flops
-    from attnbench.measure.workload import build_workload
-
-    figures = ("predicted_peak_bytes", "flops", "compulsory_bytes", "executed_flops", "operand_bytes")
-    forecast: Forecast = {"unsupported": [], **dict.fromkeys(figures), "unavailable": {}}
-    try:
-        attention = attentions_of(case)[0]
-        forecast["unsupported"] = case_refusals(case)
-    except UsageError as error:
-        forecast["unsupported"] = [str(error)]
-    if forecast["unsupported"]:
-        return forecast
-    if case.level == "attention":  # closed forms are of the attention, not of a whole model
-        cost = attention.implementation.cost(attention.problem)
-        forecast |= {"flops": cost.flops, "compulsory_bytes": cost.compulsory_bytes}
-    try:
-        workload = build_workload(case, fake=True)
-        counts = count_call(workload)
-    except Exception as error:  # somebody's kernel may refuse fake tensors; the other figures stand
-        forecast["unavailable"]["predicted_peak_bytes"] = f"{type(error).__name__}: {error}"
-        return forecast
-    try:
-        forecast["executed_flops"] = executed_flops(workload, counts)
-    except NothingCountedError as reason:
-        forecast["unavailable"]["executed_flops"] = str(reason)
-    return forecast | {"predicted_peak_bytes": counts.peak_bytes, "operand_bytes": counts.operand_bytes}
-
-
 def _plain(suite: Suite, forecasts: list[Forecast]) -> dict[str, Any]:
     import msgspec
 
@@ -94,8 +61,8 @@ def _plain(suite: Suite, forecasts: list[Forecast]) -> dict[str, Any]:
         "device_index": suite.device_index,
         "measure": msgspec.to_builtins(suite.measure),
         "cases": [
-            {"case_id": case.case_id, **forecast, "case": case.to_dict()}
-            for case, forecast in zip(suite.cases, forecasts, strict=True)
+            {"case_id": case.case_id, **msgspec.to_builtins(foreseen), "case": case.to_dict()}
+            for case, foreseen in zip(suite.cases, forecasts, strict=True)
         ],
     }
 
@@ -103,9 +70,9 @@ def _plain(suite: Suite, forecasts: list[Forecast]) -> dict[str, Any]:
 def _print(suite: Suite, forecasts: list[Forecast]) -> None:
     """Print a table for each level, and the reasons for what is missing."""
     levels: dict[str, list[tuple[dict[str, str], Forecast]]] = {}
-    for case, forecast in zip(suite.cases, forecasts, strict=True):
+    for case, foreseen in zip(suite.cases, forecasts, strict=True):
         parts = case.id_parts()
-        levels.setdefault(parts["level"], []).append((parts, forecast))
+        levels.setdefault(parts["level"], []).append((parts, foreseen))
     notes: dict[str, int] = {}
     typer.echo(fill(": ".join(filter(None, (suite.name, suite.description))), 80, break_long_words=False))
     for rows in levels.values():
@@ -136,12 +103,12 @@ def _print_level(rows: list[tuple[dict[str, str], Forecast]], notes: dict[str, i
     names = list(dict.fromkeys(name for parts, _ in rows for name in parts))
     varying = [name for name in names if len({parts.get(name) for parts, _ in rows}) > 1]
     shown = []
-    for parts, forecast in rows:
+    for parts, foreseen in rows:
         row = {name: parts.get(name, "") for name in varying}
         for figure, (column, text_of) in figures.items():
-            row[column] = ABSENT if forecast[figure] is None else text_of(forecast[figure])
-        lacking = [reason for name, reason in forecast["unavailable"].items() if name in figures]
-        reasons = dict.fromkeys([*forecast["unsupported"], *lacking])
+            row[column] = ABSENT if (value := getattr(foreseen, figure)) is None else text_of(value)
+        lacking = [reason for name, reason in foreseen.unavailable.items() if name in figures]
+        reasons = dict.fromkeys([*foreseen.unsupported, *lacking])
         row["note"] = " ".join(str(notes.setdefault(reason, len(notes) + 1)) for reason in reasons)
         shown.append(row)
     shared = ", ".join(text for name, text in rows[0][0].items() if name not in varying)

@@ -85,13 +85,15 @@ def _layers(case: Case, config: TransformerConfig, place: str) -> int:
     return config.num_encoder_layers if of_source else config.num_layers
 
 
-def case_refusals(case: Case) -> list[str]:
-    """Return every reason why the case cannot run, in whichever of its attentions; empty if it can."""
-    return list(dict.fromkeys(_refusals(case)))
+def case_refusals(case: Case, attentions: tuple[Attention, ...] | None = None) -> list[str]:
+    """Return every reason why the case cannot run, in whichever of its attentions; empty if it can.
+
+    ``attentions`` are those of the case, for whoever has them.
+    """
+    return list(dict.fromkeys(_refusals(case, attentions or attentions_of(case))))
 
 
-def _refusals(case: Case) -> Iterator[str]:
-    attentions = attentions_of(case)
+def _refusals(case: Case, attentions: tuple[Attention, ...]) -> Iterator[str]:
     if case.level != "attention":
         config, decoding = case.config(), case.mode == "decode"
         if config.architecture == "encoder-only" and decoding:

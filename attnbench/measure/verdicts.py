@@ -46,6 +46,12 @@ def judge(
     return [name for name, holds in found.items() if holds] or ["valid"]
 
 
+def as_shared(verdict: Sequence[str] | None) -> list[str]:
+    """Return a verdict to which it is added that the device was another run's, too."""
+    others = [name for name in verdict or () if name not in ("valid", "shared")]
+    return [*others, "shared"]
+
+
 def was_shared(samples_ms: Sequence[float], activity: Activity, *, threads: int, cores: int) -> bool:
     """Say whether other processes slowed this one.
 

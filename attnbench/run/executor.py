@@ -280,10 +280,14 @@ class InProcessExecutor:
         self.settings = replace(self.settings, ceilings=found)
         return found
 
+    def interprets(self, case: Case) -> bool:
+        """See `LocalExecutor`."""
+        return self._others.interprets(case)
+
     def submit(self, case: Case) -> Record:
         """Measure one case; see `Executor`."""
         self.prepare([case])
-        if self._others.interprets(case):
+        if self.interprets(case):
             return self._others.submit(case)
         started_utc = utc_now()
         with triton_settings():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +16,11 @@ from attnbench.device import nvml
 from attnbench.device.environment import environment, git_revision, versions, without_home
 from attnbench.device.hardware import CudaDevice, require_device
 from attnbench.device.limits import default_memory_limit_bytes
+from attnbench.measure.record import Record
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 from attnbench.plan.suite import Suite
+from attnbench.plan.writing import suite_text
 from attnbench.run.store import Run
 
 # Part of a GPU's free memory that a case may plan with; the rest is for the CUDA context and fragments.
@@ -86,18 +88,29 @@ class Plan:
         return require_device(f"cuda:{self.device_index or 0}")
 
 
-def reproduce_command(source: str, case: Case) -> str:
-    """The command line that measures a case again, with the others of its implementation and length.
+def reproduce_command(meta: Mapping[str, Any], record: Record) -> str:
+    """The command line that measures a record's case again, alone and as it was measured.
+
+    The case is in it, so that it needs neither the suite's file nor the run; only the file of an
+    implementation, if it has one, and its folder. It is one line for any POSIX shell.
 
     Args:
-        source: the suite's file as `Suite.source` names it; one of the package's is called by its name.
-        case: the case.
+        meta: `run.json`.
+        record: of one of its cases.
     """
-    suite = source if Path(source).is_file() else source.removesuffix(".toml")
-    words = ["attnbench", "run", suite, "--implementation", case.implementation]
-    if case.seqlen_q == (1 if case.mode == "decode" else case.seqlen_k):
-        words += ["--seqlen", str(case.seqlen_k)]
-    return shlex.join([*words, "--device", case.device])
+    case = Case.from_dict(record.case)
+    text = suite_text(meta["suite"]["name"], case, msgspec.convert(meta["measure"], MeasureSettings))
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
+    words = ["attnbench", "run", "/dev/stdin"]
+    index = meta.get("device_index")
+    if case.device == "cuda" and index is not None:
+        words += ["--device", f"cuda:{index}"]
+    if meta.get("isolate", "case") != "case":
+        words += ["--isolate", meta["isolate"]]
+    limit = meta.get("memory_limits", {}).get(case.device)
+    if record.status == "oom" and limit is not None:
+        words += ["--memory-limit", str(limit)]
+    return f"printf %b {shlex.quote(escaped)} | {shlex.join(words)}"
 
 
 def memory_limits(given_bytes: int | None, gpu: CudaDevice | None) -> dict[str, int | None]:

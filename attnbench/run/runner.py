@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,9 @@ from attnbench.plan.suite import Suite, load_suite
 from attnbench.run.ceilings import record_ceilings
 from attnbench.run.executor import Executor, ExecutorSettings, Isolation, make_executor
 from attnbench.run.launch import Plan, circumstances, differences, memory_limits, reproduce_command, utc_now
+from attnbench.run.scratch import scratch_folder
 from attnbench.run.store import Run, RunWriter, StorageError, load_run, new_folder
+from attnbench.run.turns import TakingTurns
 
 RETRIED = ("timeout", "crashed", "error")
 """Statuses that a resumed run tries again: they may have been the machine's doing. The others are results."""
@@ -99,12 +100,12 @@ def run_suite(
     limits = memory_limits(memory_limit_bytes, gpu)
     launch = {**circumstances(command), "isolate": isolate, "threads": threads, "memory_limits": limits}
     writer = _create(plan, launch, output) if before is None else _resume(before, launch, observer)
-    with writer, tempfile.TemporaryDirectory(prefix="attnbench-") as scratch:
+    with writer, scratch_folder() as scratch:
         settings = ExecutorSettings(
             measure=plan.measure,
             threads=threads,
             memory_limits=limits,
-            scratch=Path(scratch),
+            scratch=scratch,
             log=writer.path.absolute() / _LOG,
             visible_gpu=None if gpu is None else gpu.uuid,
         )
@@ -116,7 +117,8 @@ def run_suite(
                         {before.planned[case_id]["implementation"] for case_id in kept}
                     )
                     edited = _edited(before, kept, present, observer)
-                run_cases(ordered(plan.cases, isolate), executor, writer, observer, again=edited)
+                turns = TakingTurns(executor, settings, observer.note)
+                run_cases(ordered(plan.cases, isolate), turns, writer, observer, again=edited)
             finally:
                 if settings.log.is_file() and not settings.log.stat().st_size:
                     settings.log.unlink()
@@ -149,7 +151,7 @@ def run_cases(
             observer.case_started(case)
             record = executor.submit(case)
             record.provenance = record.provenance or Provenance()
-            record.provenance.reproduce = reproduce_command(writer.meta["suite"]["source"], case)
+            record.provenance.reproduce = reproduce_command(writer.meta, record)
             writer.append(record)
             observer.case_finished(record)
         status = "complete"

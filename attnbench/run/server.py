@@ -9,6 +9,7 @@ Out: `{"ready": modules that could not be imported}`, `{"forked": pid}`, and for
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
@@ -21,6 +22,7 @@ from multiprocessing.connection import wait
 import msgspec
 
 _MESSAGE_BYTES = 1 << 16
+_PR_SET_PDEATHSIG = 1
 
 
 def main(descriptor: int, preload: Sequence[str]) -> None:
@@ -95,6 +97,12 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def _die_with_server() -> None:
+    """Have the kernel end this worker when its server dies: nobody else would end one that hangs."""
+    with contextlib.suppress(OSError, AttributeError):  # another libc
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _fork(channel: int, log: str, inherited: Sequence[int]) -> int:
     pid = os.fork()
     if pid:
@@ -103,6 +111,7 @@ def _fork(channel: int, log: str, inherited: Sequence[int]) -> int:
     code = 1
     try:
         os.setsid()
+        _die_with_server()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for descriptor in inherited:

@@ -85,24 +85,27 @@ class Run:
 def load_run(path: str | Path) -> Run:
     """Read a run folder, or the folder of its `run.json`.
 
+    Fields that a newer attnbench added are ignored; a newer schema, in which fields may mean something else,
+    is refused.
+
     Raises:
-        UsageError: no such folder, not a run, or a `run.json` that can't be read.
+        UsageError: no such folder, not a run, a `run.json` that can't be read, or a newer schema.
     """
     path = Path(path)
     folder = path.parent if path.name in (META_FILE, RECORDS_FILE) else path
     meta = _read_meta(folder)
+    _refuse_newer(folder, meta)
     problems: list[str] = []
-    written_by = meta.get("schema_version")
-    if isinstance(written_by, int) and written_by > SCHEMA_VERSION:
-        problems.append(
-            f"written by a newer attnbench (schema {written_by}): fields that it added are ignored"
-        )
     latest: dict[str, Record] = {}
     for number, line in enumerate(_read_lines(folder), start=1):
         if not line.strip():
             continue
         try:
-            record = _parsed(line)
+            plain = msgspec.json.decode(line)
+            _refuse_newer(folder, plain)
+            record = record_from_dict(plain)
+        except UsageError:
+            raise
         except _NOT_A_RECORD as error:
             problems.append(
                 f"{RECORDS_FILE}: line {number} ({len(line)} bytes) is no record, dropped: {error}"
@@ -237,7 +240,7 @@ class RunWriter:
             return
         last = content.rpartition(b"\n")[2]
         try:
-            _parsed(last)
+            record_from_dict(msgspec.json.decode(last))
         except _NOT_A_RECORD:
             os.ftruncate(self._descriptor, len(content) - len(last))
         else:  # only its end is missing
@@ -283,8 +286,14 @@ def _read_lines(folder: Path) -> list[bytes]:
         raise UsageError(f"can't read {str(file)!r}: {error.strerror}") from None
 
 
-def _parsed(line: bytes) -> Record:
-    return record_from_dict(msgspec.json.decode(line))
+def _refuse_newer(folder: Path, plain: Any) -> None:
+    """Raise for `run.json` or a record of a schema that is not known here."""
+    schema = plain.get("schema_version") if isinstance(plain, dict) else None
+    if isinstance(schema, int) and schema > SCHEMA_VERSION:
+        raise UsageError(
+            f"the run {str(folder)!r} was written by a newer attnbench (schema {schema}, this one knows "
+            f"{SCHEMA_VERSION}) and is left as it is: install a newer one, or measure into another folder"
+        )
 
 
 def _finite(plain: dict[str, Any]) -> dict[str, Any]:

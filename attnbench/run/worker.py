@@ -71,7 +71,8 @@ def run_job(job: Job) -> Answer:
         _set_threads(job.context.get("threads"))
         return Answer(record=msgspec.to_builtins(task(job.case, job.settings, job.context)))
     except (Exception, SystemExit) as error:
-        traceback.print_exception(error)
+        with contextlib.suppress(OSError):  # a full disk
+            traceback.print_exception(error)
         answer = describe_failure(error, job.context.get("memory_limit_bytes"))
         _release(error)
     _free_memory()

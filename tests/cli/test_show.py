@@ -126,7 +126,12 @@ IMPLEMENTATION = replace(get_implementation("naive"), name="mine", attention=att
 """
     )
     cases = cases_of(capsys, "quick", "--implementation", str(kernel), "--seqlen", "64")
-    case = next(case for case in cases.values() if case["case"]["level"] == "attention")
+    stated, case = (
+        next(case for case in cases.values() if case["case"]["mask"]["name"] == mask)
+        for mask in ("causal", "sliding-window")
+    )
+    assert stated["predicted_peak_bytes"] > 0, "its file says that it costs what naive does"
+    assert case["case"]["level"] == stated["case"]["level"] == "attention"
     assert case["case"]["implementation"] == str(kernel)
     assert case["flops"] > 0
     assert case["predicted_peak_bytes"] is None

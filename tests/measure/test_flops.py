@@ -43,7 +43,9 @@ ELEMENTWISE = Implementation(
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("forced", [None, SDPBackend.MATH])
 def test_sdpa_never_counts_nothing(causal, device, forced):
-    """4 · B · H · Lq · Lk · D, on the CPU too, where PyTorch's counter says 0 (pytorch/pytorch#195460)."""
+    """B01: 4 · B · H · Lq · Lk · D, on the CPU too, where PyTorch's counter says 0
+    (pytorch/pytorch#195460).
+    """
     q = torch.ones(1, 12, 64, 64, device=device)
     with FlopCounter() as counter, sdpa_kernel(forced) if forced else nullcontext():
         scaled_dot_product_attention(q, q, q, is_causal=causal)
@@ -81,7 +83,9 @@ def test_a_model_is_its_matmuls():
 
 
 def test_a_window_counts_the_pairs_it_has():
-    """W·L - W(W-1)/2 pairs, itself included; not full causal, not half a window (NVIDIA/Megatron-LM#1725)."""
+    """B03: W·L - W(W-1)/2 pairs, the own one included; not full causal, not half a window
+    (NVIDIA/Megatron-LM#1725).
+    """
     window = {"name": "sliding-window", "window_size": 512}
     case = Case(implementation="naive", seqlen_q=2048, mask=window)
     section = measure_flops(build_workload(case, fake=True), predict_counts(case), {})
@@ -97,6 +101,7 @@ def test_a_window_counts_the_pairs_it_has():
 
 
 def test_a_count_of_zero_is_an_error_and_no_value():
+    """B01: what the counter does not know is not reported as nothing."""
     case = Case(implementation=f"{__name__}:ELEMENTWISE", seqlen_q=8, mask={"name": "full"})
     workload = build_workload(case)
     counted = count_call(workload)

@@ -28,6 +28,12 @@ def ok(case: Plain, settings: Plain, context: Plain) -> Plain:
     }
 
 
+def brief(case: Plain, settings: Plain, context: Plain) -> Plain:
+    """A case that takes a moment."""
+    time.sleep(0.03)
+    return ok(case, settings, context)
+
+
 def by_option(case: Plain, settings: Plain, context: Plain) -> Plain:
     """What the option `do` of the case names; `ok` without one."""
     return DEEDS[case["options"].get("do", "ok")](case, settings, context)

@@ -12,7 +12,7 @@ from attnbench.measure.record import Record
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 from attnbench.plan.suite import Suite
-from attnbench.run.launch import Plan, differences, reproduce_command
+from attnbench.run.launch import Plan, differences
 from attnbench.run.runner import Observer, RunInterruptedError, cases_left, ordered, run_cases, run_suite
 from attnbench.run.store import RunWriter, load_run
 
@@ -172,20 +172,6 @@ def test_a_run_json_without_a_plan_cannot_be_continued(tmp_path, missing):
     RunWriter.create(tmp_path, meta).close()
     with pytest.raises(UsageError, match=f"can't be continued.*{missing}"):
         run_suite(resume=tmp_path)
-
-
-def test_each_record_says_how_to_measure_it_again(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with start(tmp_path / "run", case("./my kernel.py", 300), case(seqlen=9)) as writer:
-        run_cases([case("./my kernel.py", 300)], Scripted(), writer, Observer())
-    [record] = load_run("run").records
-    assert record.provenance is not None
-    command = "attnbench run small --implementation './my kernel.py' --seqlen 300 --device cpu"
-    assert record.provenance.reproduce == command
-    Path("small.toml").touch()
-    assert "run small.toml" in reproduce_command("small.toml", case())
-    assert "--seqlen" not in reproduce_command("small.toml", case(seqlen=4, seqlen_k=9))
-    assert "--seqlen 9" in reproduce_command("small.toml", case(seqlen=1, seqlen_k=9, mode="decode"))
 
 
 def test_nothing_to_run_is_a_usage_error():

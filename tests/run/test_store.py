@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.cli import main
 from attnbench.contract.errors import UsageError
 from attnbench.measure.record import Agreement, Error, Latency, Memory, Record
 from attnbench.run.store import Run, RunWriter, StorageError, load_run, new_folder
@@ -114,14 +115,39 @@ def test_rubbish_in_the_middle_is_dropped_alone(tmp_path, line):
 def test_what_a_newer_version_added_is_ignored(tmp_path):
     write(tmp_path, record("a"))
     for name, added in (
-        ("run.json", {"schema_version": 99}),
+        ("run.json", {"later": 3}),
         ("records.jsonl", {"later": 1, "latency": {"new": 2}}),
     ):
-        file = tmp_path / name
-        file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | added), encoding="utf-8")
+        change(tmp_path / name, added)
+    with RunWriter.resume(tmp_path) as writer:
+        writer.update(status="complete")
     run = load_run(tmp_path)
-    assert run.records[0].case_id == "a"
-    assert any("newer" in problem for problem in run.problems)
+    assert [one.case_id for one in run.records] == ["a"]
+    assert run.problems == []
+    assert run.meta["later"] == 3
+
+
+def change(file: Path, added: dict[str, object]) -> None:
+    """Add keys to a file that holds one table."""
+    plain = json.loads(file.read_text(encoding="utf-8")) | added
+    file.write_text(json.dumps(plain) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["run.json", "records.jsonl"])
+@pytest.mark.parametrize("command", [["report"], ["run", "--resume"]])
+def test_a_newer_schema_is_refused_and_nothing_is_written(tmp_path, capsys, name, command):
+    """Fields of another schema may mean something else, and what is written back would mix the two."""
+    folder = tmp_path / "run"
+    write(folder, record("a"), cases={"a": CASE}, suite={"name": "small", "text": "", "source": ""})
+    change(folder / name, {"schema_version": 2, "status": "sampled"})
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    with pytest.raises(SystemExit) as stopped:
+        main([*command, str(folder)])
+    assert stopped.value.code == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert "written by a newer attnbench (schema 2, this one knows 1)" in said
+    assert "install a newer one, or measure into another folder" in said
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def test_numbers_that_are_none_are_left_out_and_named(tmp_path):

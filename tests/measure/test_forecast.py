@@ -1,0 +1,101 @@
+"""What a suite would cost is known without a workload, and the closed forms are what a count finds."""
+
+import pytest
+
+from attnbench.measure import forecast as module
+from attnbench.measure.forecast import Forecast, forecast
+from attnbench.measure.memory import predict_counts
+from attnbench.plan.case import Case
+
+WINDOW = {"name": "sliding-window", "window_size": 9}
+FULL = {"name": "full"}
+IN_CLOSED_FORM = [
+    *(
+        Case(implementation=name, seqlen_q=seqlen, num_heads=2, head_dim=16, mask=mask, dtype=dtype)
+        for name in ("naive", "sdpa", "linear")
+        for mask in (FULL, {})
+        for seqlen, dtype in ((96, "float32"), (33, "float16"))
+    ),
+    *(
+        Case(
+            implementation=name, mode="fwd_bwd", seqlen_q=seqlen, num_heads=2, head_dim=16, mask=mask, **rest
+        )
+        for name in ("naive", "sdpa")
+        for mask, rest in ((FULL, {"dtype": "float16"}), ({}, {"scale": 1.0}), ({}, {"batch": 3}))
+        for seqlen in (5, 96)
+    ),
+    *(
+        Case(
+            implementation="naive",
+            mode="fwd_bwd",
+            seqlen_q=6,
+            seqlen_k=keys,
+            head_dim=12,
+            head_dim_v=value_dim,
+        )
+        for keys in (6, 50)
+        for value_dim in (4, 40)
+    ),
+    Case(implementation="naive", seqlen_q=20, seqlen_k=64, batch=2, num_heads=3, head_dim=8, head_dim_v=24),
+    Case(implementation="sliding-window", seqlen_q=64, num_heads=2, head_dim=16, mask=WINDOW),
+    *(
+        Case(
+            implementation=name,
+            mode="decode",
+            seqlen_q=1,
+            seqlen_k=40,
+            batch=2,
+            num_heads=2,
+            head_dim=16,
+            mask=WINDOW if name == "sliding-window" else {},
+        )
+        for name in ("naive", "sdpa", "linear", "sliding-window")
+    ),
+]
+
+
+@pytest.mark.parametrize("case", IN_CLOSED_FORM, ids=lambda case: case.case_id)
+def test_the_stated_peak_is_what_fake_tensors_show(case, monkeypatch):
+    counted = predict_counts(case)
+
+    def refuse(*given, **named):
+        raise AssertionError("no workload is needed")
+
+    monkeypatch.setattr(module, "build_workload", refuse)
+    found = forecast(case)
+    assert found.predicted_peak_bytes == counted.peak_bytes
+    assert found.flops > 0
+    assert found.compulsory_bytes > 0
+    assert found.unavailable == {}
+
+
+def test_what_states_no_peak_is_counted_once_for_what_a_count_cannot_tell_apart(monkeypatch):
+    built: list[Case] = []
+    real = module.build_workload
+    monkeypatch.setattr(
+        module, "build_workload", lambda case, **form: built.append(case) or real(case, **form)
+    )
+    module._counted.cache_clear()
+    form = {"implementation": "naive", "seqlen_q": 24, "num_heads": 1, "head_dim": 8, "mode": "bwd"}
+    cases = [
+        Case(**form, **changes) for changes in ({}, {"cache": "warm"}, {"threads": 2}, {"compile": True})
+    ]
+    found = [forecast(case) for case in cases]
+    assert len(built) == 1
+    assert all(each == found[0] for each in found)
+    assert found[0].predicted_peak_bytes == predict_counts(cases[0]).peak_bytes
+    forecast(Case(**form, batch=2))
+    assert len(built) == 2
+
+
+def test_a_refused_case_has_reasons_and_no_figures():
+    found = forecast(Case(implementation="sliding-window", seqlen_q=8, mode="fwd", mask=FULL))
+    assert found == Forecast(unsupported=found.unsupported)
+    assert found.unsupported
+
+
+def test_a_module_is_counted():
+    found = forecast(Case(implementation="naive", level="block", preset="tiny", seqlen_q=16))
+    assert found.flops is None
+    assert found.executed_flops > 0
+    assert found.predicted_peak_bytes > 0
