@@ -49,8 +49,9 @@ def _evaluate(
         k, v = zero_hidden(k, v, p)
     k, v = k.detach(), v.detach()
     gradients = grad_out is not None
-    dq = torch.zeros_like(q) if gradients else None
-    dk, dv = (torch.zeros_like(x) if gradients else None for x in (k, v))
+    # Sums over blocks are float32's or better, as all sums are.
+    wide = torch.promote_types(q.dtype, torch.float32)
+    dq, dk, dv = (torch.zeros_like(x, dtype=wide) if gradients else None for x in (q, k, v))
     outs, lses = [], []
     step = max(1, BLOCK_BYTES // (8 * max(1, p.batch * p.num_heads * p.seqlen_k)))
     for first in range(0, index.numel(), step):
@@ -78,6 +79,7 @@ def _evaluate(
     lse = torch.cat([x for x in lses if x is not None], dim=2) if semantics.has_lse and lses else None
     if lse is None and semantics.has_lse:
         lse = q.new_zeros(shape)
+    dq, dk, dv = (None if x is None else x.to(q.dtype) for x in (dq, dk, dv))
     return Truth(out, lse, dq, dk, dv)
 
 

@@ -167,12 +167,16 @@ def _attention_check(
         dtype, bound = getattr(torch, problem.dtype), own.bounds.get("out", math.inf)
         return grade(chosen.detach(), own.truth.out, own.plain.out, dtype=dtype, bound=bound)
 
+    exact, plain = own.truth.lse, own.plain.lse
+    if exact is None or plain is None:
+        return Grades(graded, out_alone)
+
     def lse_alone(lse: Tensor) -> Error:
         chosen = (lse if rows is None else lse[:, :, rows.to(lse.device)]).detach()
         dtype, bound = getattr(torch, problem.dtype), own.bounds.get("lse", math.inf)
-        return grade(chosen, own.truth.lse, own.plain.lse, name="lse", dtype=dtype, bound=bound)
+        return grade(chosen, exact, plain, name="lse", dtype=dtype, bound=bound)
 
-    return Grades(graded, out_alone, lse_alone if own.truth.lse is not None else None)
+    return Grades(graded, out_alone, lse_alone)
 
 
 def _distance(out: Tensor, exact: Tensor, rows: Tensor | None) -> float | None:

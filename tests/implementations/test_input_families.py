@@ -1,5 +1,7 @@
 """Every implementation within its error budget on every family of inputs."""
 
+from typing import Any
+
 import pytest
 
 from attnbench.contract.implementation import refusals
@@ -10,6 +12,7 @@ from attnbench.measure.inputs import FAMILIES, make_inputs
 from attnbench.measure.truth import make_yardstick
 from tests.implementations.conformance import FIVE, run, uncompiled
 
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", FIVE)
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "normal"])
@@ -17,7 +20,7 @@ def test_within_budget(family: str, name: str, dtype: str) -> None:
     implementation = uncompiled()[name]
     mask = SlidingWindow(24) if name == "sliding-window" else Causal()
     options = {"return_lse": True} if "lse" in implementation.supports else {}
-    form = {"num_heads": 2, "head_dim": 64, "mask": mask, "dtype": dtype, "options": options}
+    form: dict[str, Any] = {"num_heads": 2, "head_dim": 64, "mask": mask, "dtype": dtype, "options": options}
     problem = Problem(seqlen_q=97, mode="fwd_bwd", **form)
     assert refusals(implementation, problem) == []
     inputs = make_inputs(problem, family, seed=42)

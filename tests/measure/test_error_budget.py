@@ -8,6 +8,7 @@ import torch
 
 from attnbench.contract.discovery import get_implementation
 from attnbench.contract.evaluation import baseline, truth
+from attnbench.contract.masks import Full
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX, Semantics
 from attnbench.measure.agreement import grade_outputs
@@ -78,7 +79,12 @@ def clean_comparisons(lengths: tuple[int, ...], seeds: range) -> list[tuple[str,
             for width in (16, 64, 128):
                 for mask in ("causal", "full"):
                     for dtype in ("float32", "float16", "bfloat16"):
-                        form = {"num_heads": 2, "head_dim": width, "mask": mask, "dtype": dtype}
+                        form: dict[str, Any] = {
+                            "num_heads": 2,
+                            "head_dim": width,
+                            "mask": mask,
+                            "dtype": dtype,
+                        }
                         problem = Problem(seqlen_q=n, mode="fwd_bwd", **form)
                         for name in ("naive", "sdpa", "linear"):
                             found += _parts(name, problem, seed)
@@ -122,7 +128,7 @@ def test_on_outliers_flash_style_float16_is_closer_than_16_bits_everywhere(width
 
     Scores and softmax in float32, weights and out rounded, against everything stored in 16 bits.
     """
-    problem = Problem(seqlen_q=256, num_heads=2, head_dim=width, dtype="float16", mask="full")
+    problem = Problem(seqlen_q=256, num_heads=2, head_dim=width, dtype="float16", mask=Full())
     inputs = make_inputs(problem, "outlier", seed=42)
     q, k, v = (inputs[name] for name in "qkv")
     exact = truth(SOFTMAX, q, k, v, problem=problem).out
