@@ -91,6 +91,23 @@ ERROR = Metric(
     record_field=("agreement", "max_abs_error"),
     limit="error_budget",
 )
+RELATIVE_ERROR = Metric(
+    key="relative-error",
+    title="Relative error",
+    axis="relative error, root mean square",
+    unit="number",
+    value="rms_relative_error",
+    record_field=("agreement", "rms_relative_error"),
+    limit="rms_budget",
+)
+BUDGET_SHARE = Metric(
+    key="budget-share",
+    title="Share of the error budget",
+    axis="used of the error budget",
+    unit="fraction",
+    value="budget_share",
+    record_field=("agreement", "budget_used"),
+)
 STATE_MEMORY = Metric(
     key="state-memory",
     title="State memory",
@@ -123,4 +140,6 @@ METRICS = (
     OPERAND_BYTES,
     REQUESTED_BYTES,
     ERROR,
+    RELATIVE_ERROR,
+    BUDGET_SHARE,
 )

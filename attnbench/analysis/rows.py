@@ -89,6 +89,9 @@ class CaseRow:
     error_budget: float | None = None
     budget_used: float | None = None
     rms_relative_error: float | None = None
+    rms_budget: float | None = None
+    budget_share: float | None = None
+    """The most that any compared tensor used of its own budget: out, lse, a gradient."""
     softmax_distance: float | None = None
     loss: float | None = None
     perplexity: float | None = None
@@ -186,6 +189,8 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         error_budget=_not_negative(agreement.budget),
         budget_used=_not_negative(agreement.budget_used),
         rms_relative_error=_not_negative(agreement.rms_relative_error),
+        rms_budget=_not_negative(agreement.rms_budget),
+        budget_share=_budget_share(agreement),
         softmax_distance=_not_negative(agreement.softmax_distance),
         loss=_number(quality.loss),
         perplexity=_positive(quality.perplexity),
@@ -201,6 +206,13 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         reproduce=clean_text(provenance.reproduce),
         absent={clean_text(key): clean_text(why) for key, why in record.unavailable.items()},
     )
+
+
+def _budget_share(agreement: Agreement) -> float | None:
+    gradients = [*(agreement.gradients or {}).values(), *(agreement.columns or {}).values()]
+    parts = [agreement, agreement.lse, *gradients]
+    shares = [_not_negative(part.budget_used) for part in parts if part is not None]
+    return max((share for share in shares if share is not None), default=None)
 
 
 def mask_words(mask: object) -> str:

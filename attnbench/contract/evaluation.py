@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .hidden import visible_matrix, zero_hidden
+from .hidden import keys_near, visible_matrix, zero_hidden
 from .implementation import AttentionOutput
 from .problem import Problem
 from .semantics import BlockFunction, Semantics
@@ -32,19 +32,6 @@ class Truth(NamedTuple):
     dv: Tensor | None = None
 
 
-def _key_range(problem: Problem, semantics: Semantics, first: int, last: int) -> slice:
-    """Keys that rows ``first … last`` may see, from the band if there is one."""
-    band = problem.mask.band()
-    if band is None or not semantics.local_keys:
-        return slice(0, problem.seqlen_k)
-    starts = problem.query_starts or (0,)
-    lo = 0 if band.left is None else max(0, min(starts) + first - band.left)
-    hi = (
-        problem.seqlen_k if band.right is None else min(problem.seqlen_k, max(starts) + last + band.right + 1)
-    )
-    return slice(min(lo, problem.seqlen_k), max(lo, hi))
-
-
 def _evaluate(
     function: BlockFunction,
     semantics: Semantics,
@@ -62,13 +49,15 @@ def _evaluate(
         k, v = zero_hidden(k, v, p)
     k, v = k.detach(), v.detach()
     gradients = grad_out is not None
-    dq = torch.zeros_like(q) if gradients else None
-    dk, dv = (torch.zeros_like(x) if gradients else None for x in (k, v))
+    # Sums over blocks are float32's or better, as all sums are.
+    wide = torch.promote_types(q.dtype, torch.float32)
+    dq, dk, dv = (torch.zeros_like(x, dtype=wide) if gradients else None for x in (q, k, v))
     outs, lses = [], []
     step = max(1, BLOCK_BYTES // (8 * max(1, p.batch * p.num_heads * p.seqlen_k)))
     for first in range(0, index.numel(), step):
         block = index[first : first + step]
-        keys = _key_range(p, semantics, int(block.min()), int(block.max()))
+        near = keys_near(p, int(block.min()), int(block.max()))
+        keys = near if semantics.local_keys else slice(0, p.seqlen_k)
         here = block.to(q.device)
         q_block = q.detach()[:, :, here].requires_grad_(gradients)
         k_block = k[:, :, keys].requires_grad_(gradients)
@@ -90,6 +79,7 @@ def _evaluate(
     lse = torch.cat([x for x in lses if x is not None], dim=2) if semantics.has_lse and lses else None
     if lse is None and semantics.has_lse:
         lse = q.new_zeros(shape)
+    dq, dk, dv = (None if x is None else x.to(q.dtype) for x in (dq, dk, dv))
     return Truth(out, lse, dq, dk, dv)
 
 

@@ -38,12 +38,28 @@ def zero_hidden(k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor, Tensor]
     return k.masked_fill(hidden[..., None], 0), v.masked_fill(hidden[..., None], 0)
 
 
+def keys_near(problem: Problem, first: int, last: int) -> slice:
+    """Return the range of the keys that queries ``first … last`` of any batch row may see.
+
+    From the mask's band; all keys if it has none.
+    """
+    band = problem.mask.band()
+    if band is None:
+        return slice(0, problem.seqlen_k)
+    starts = problem.query_starts or (0,)
+    lo = 0 if band.left is None else max(0, min(starts) + first - band.left)
+    hi = (
+        problem.seqlen_k if band.right is None else min(problem.seqlen_k, max(starts) + last + band.right + 1)
+    )
+    return slice(min(lo, problem.seqlen_k), max(lo, hi))
+
+
 def visible_matrix(
-    problem: Problem, device: torch.device, rows: Tensor | None = None, keys: slice = slice(None)
+    problem: Problem, device: torch.device, rows: Tensor | None = None, keys: slice | Tensor = slice(None)
 ) -> Tensor:
     """Return the mask as ``[B or 1, H or 1, Sq, Sk]`` booleans.
 
-    The predicate and the key lengths, for these ``rows`` and ``keys``.
+    The predicate and the key lengths, for these ``rows`` and ``keys`` (a range, or positions on the device).
     """
     p = problem
     heads = 1 if p.mask.uniform else p.num_heads

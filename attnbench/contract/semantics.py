@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from .bounds import linear_bounds, softmax_bounds
+from .columns import ColumnFunction, softmax_columns
 from .implementation import AttentionOutput
 from .problem import Problem
 
@@ -56,9 +57,9 @@ class Semantics:
     dtype with float32 accumulation, against which error budgets are set. ``approximates`` names the semantics
     it stands in for: the distance to those is reported as approximation, never as error. ``local_keys`` says
     that a row depends only on the keys it sees (false for what mixes all keys first, such as low-rank
-    projections), so that blocks may leave the other keys out. ``bound`` caps the error budgets.
-    ``by_position`` is false where the places of keys say only which of them are seen: a full ring buffer need
-    not be put in order then.
+    projections), so that blocks may leave the other keys out. ``bound`` caps the error budgets. ``columns``
+    gives the gradients of chosen keys over all queries, from out and lse. ``by_position`` is false where the
+    places of keys say only which of them are seen: a full ring buffer need not be put in order then.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Semantics:
     baseline: BlockFunction
     approximates: "Semantics | None" = None
     bound: BoundFunction | None = None
+    columns: ColumnFunction | None = None
     has_lse: bool = True
     local_keys: bool = True
     by_position: bool = True
@@ -186,7 +188,14 @@ def _linear_baseline(
     return AttentionOutput(out.to(q.dtype))
 
 
-SOFTMAX = Semantics("softmax", _softmax_reference, _softmax_baseline, bound=softmax_bounds, by_position=False)
+SOFTMAX = Semantics(
+    "softmax",
+    _softmax_reference,
+    _softmax_baseline,
+    bound=softmax_bounds,
+    columns=softmax_columns,
+    by_position=False,
+)
 LINEAR_ELU = Semantics(
     "linear-elu",
     _linear_reference,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX, Semantics
 from attnbench.plan.settings import MeasureSettings
 
@@ -19,17 +20,21 @@ from .agreement import grade, grade_outputs, joined, worst_verdict
 from .inputs import inputs_key
 from .record import Agreement, Error
 from .reference_module import reference_bytes, reference_outputs
-from .truth import Yardstick, make_yardstick, masked_gradient, sample_rows
+from .truth import Yardstick, affordable, make_yardstick, masked_gradient, sample_rows
 from .workload import Outputs, Workload
 
 GRADIENTS_KEPT = 8
+PAIRS = 1 << 27
+"""Scores that the truth of rows may cost: some 10 s on one core, gradients three times that."""
 
 
 def rows_to_check(workload: Workload, settings: MeasureSettings) -> Tensor | None:
     """Return the query rows whose truth is computed, None for all."""
     if workload.level != "attention":
         return None
-    return sample_rows(workload.problem.seqlen_q, settings.reference_rows, settings.seed)
+    p = workload.problem
+    limit = affordable(settings.reference_rows, p.pairs(), p.seqlen_q, PAIRS)
+    return sample_rows(p.seqlen_q, limit, settings.seed)
 
 
 @contextmanager
@@ -57,6 +62,8 @@ class Grades(NamedTuple):
     """Grades what the call returned; the tensor ``[B, H, Sq]`` marks the computed rows, None for all."""
     out_alone: Callable[[Tensor], Error]
     """Grades the output of a later call."""
+    lse_alone: Callable[[Tensor], Error] | None = None
+    """Grades an lse ``[B, H, Sq]``, where the semantics have one."""
 
 
 class Check(NamedTuple):
@@ -118,9 +125,8 @@ def _attention_check(
 ) -> Grades:
     """Compare out, lse and gradients of a core with the semantics' definition."""
     problem, semantics = workload.problem, workload.implementation.semantics
-    key = inputs_key(problem, workload.case.inputs, seed=settings.seed)
 
-    def yardstick(of: Semantics) -> Yardstick:
+    def yardstick(of: Semantics, problem: Problem) -> Yardstick:
         return make_yardstick(
             of,
             problem,
@@ -128,11 +134,15 @@ def _attention_check(
             rows=rows,
             params=workload.params,
             folder=folder,
-            inputs_key=key,
+            inputs_key=inputs_key(problem, workload.case.inputs, seed=settings.seed),
         )
 
-    own = yardstick(semantics)
-    softmax = yardstick(SOFTMAX).truth.out if semantics.approximates is SOFTMAX else None
+    own = yardstick(semantics, problem)
+    softmax = None
+    if semantics.approximates is SOFTMAX:
+        # Of its definition only out is needed: that of the forward mode, whatever the options.
+        mode = "fwd" if problem.needs_gradients else problem.mode
+        softmax = yardstick(SOFTMAX, problem.replace(mode=mode, options={})).truth.out
 
     def graded(outputs: Outputs, computed: Tensor | None) -> Agreement:
         section = grade_outputs(
@@ -157,7 +167,16 @@ def _attention_check(
         dtype, bound = getattr(torch, problem.dtype), own.bounds.get("out", math.inf)
         return grade(chosen.detach(), own.truth.out, own.plain.out, dtype=dtype, bound=bound)
 
-    return Grades(graded, out_alone)
+    exact, plain = own.truth.lse, own.plain.lse
+    if exact is None or plain is None:
+        return Grades(graded, out_alone)
+
+    def lse_alone(lse: Tensor) -> Error:
+        chosen = (lse if rows is None else lse[:, :, rows.to(lse.device)]).detach()
+        dtype, bound = getattr(torch, problem.dtype), own.bounds.get("lse", math.inf)
+        return grade(chosen, exact, plain, name="lse", dtype=dtype, bound=bound)
+
+    return Grades(graded, out_alone, lse_alone)
 
 
 def _distance(out: Tensor, exact: Tensor, rows: Tensor | None) -> float | None:
@@ -205,6 +224,7 @@ def verdict_in_words(section: Agreement) -> str:
     if section.verdict == "not_compared":
         return "none of its rows could be compared with the truth"
     parts = {**(section.gradients or {}), **({"lse": section.lse} if section.lse else {})}
+    parts |= {f"{name} of sampled keys": part for name, part in (section.columns or {}).items()}
     name, verdict = worst_verdict(parts) if parts else ("out", "ok")
     worst = parts.get(name, section)
     of_out = _verdict_of_out(section, verdict)

@@ -20,6 +20,7 @@ from attnbench.plan.settings import MeasureSettings
 from .attentions import attentions_of, case_refusals
 from .ceilings import Ceilings
 from .checking import Check, prepare_check, rows_to_check, upstream_on, verdict_in_words
+from .columns import fill_columns
 from .counting import Counts, call_unseen, count_outputs
 from .dram.section import fill_dram
 from .hidden_workspace import hidden_workspace_bytes
@@ -176,6 +177,11 @@ def _count_and_check(
         computed = torch.from_numpy(trace.computed_rows(p.batch, p.num_heads, p.seqlen_q))
     record.agreement = check.grade(outputs, computed)
     _say_what_was_cut(record, record.agreement, workload, rows, trace if sample else None)
+    del outputs  # gradients that the call for sampled keys makes anew
+    if computed is None:
+        unchecked = fill_columns(workload, settings, check.grades.lse_alone, rows, record.agreement)
+        if unchecked is not None:
+            record.unavailable["agreement.columns"] = unchecked
     written = check.written(workload)
     if written is not None:
         record.agreement.verdict = "changed_inputs"
@@ -203,6 +209,7 @@ def _check_in_float32(
     if isinstance(check, str):
         return None
     section = check.grade(outputs)
+    fill_columns(sibling, settings, check.grades.lse_alone, rows, section)
     agreement.float32 = section
     if section.verdict == "ok":
         return None

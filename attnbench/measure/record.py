@@ -118,6 +118,10 @@ class Agreement(Error):
     softmax_distance: float | None = None
     inputs: str | None = None
     rows_checked: int | None = None
+    columns: dict[str, Error] | None = None
+    """``dk`` and ``dv`` of sampled keys under the whole upstream gradient, where rows were sampled."""
+    columns_checked: int | None = None
+    """Keys, over batch and heads, whose gradients were compared with every query adding to them."""
     float32: Error | None = None
     """The same problem in float32, for a 16-bit case."""
     programs: str | None = None

@@ -27,6 +27,7 @@ from attnbench.contract.semantics import Semantics
 
 EDGES = (0, 1, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256)
 """Rows at both sides of common tile borders, always in a sample."""
+ALWAYS_AFFORDABLE = 32
 
 
 class Yardstick(NamedTuple):
@@ -41,8 +42,16 @@ class Yardstick(NamedTuple):
     bounds: dict[str, float]
 
 
+def affordable(limit: int, pairs: int, seqlen: int, most_pairs: int) -> int:
+    """Return how many of ``seqlen`` rows (or keys), which have ``pairs`` scores together, to evaluate.
+
+    ``limit``, or as many as ``most_pairs`` scores allow; a few are always affordable.
+    """
+    return min(limit, max(ALWAYS_AFFORDABLE, most_pairs * seqlen // max(1, pairs)))
+
+
 def sample_rows(seqlen_q: int, limit: int, seed: int) -> Tensor | None:
-    """Return sorted query rows.
+    """Return sorted query rows (or keys).
 
     Tile borders, the last rows, and the rest drawn one from each of equal strata; None for all.
     """

@@ -1,7 +1,7 @@
 """A case made ready to run, at whichever level. In: a case, a seed. Out: a workload."""
 
 from attnbench.contract.errors import UsageError
-from attnbench.plan.case import Case
+from attnbench.plan.case import INPUTS_ONLY_AT, Case
 
 from .core_workload import core_workload
 from .module_workload import block_workload, model_workload
@@ -26,11 +26,12 @@ def build_workload(case: Case, *, seed: int = 0, fake: bool = False) -> Workload
 
 
 def _refused_keys(case: Case) -> list[str]:
-    tokens = ["inputs = 'text'"] if case.inputs == "text" and case.level != "model" else []
+    elsewhere = INPUTS_ONLY_AT.get(case.inputs, case.level) != case.level
+    inputs = [f"inputs = {case.inputs!r}"] if elsewhere else []
     if case.level == "attention":
-        return tokens
+        return inputs
     given = {
         "scale": case.scale is not None,
         "query_start": case.query_start is not None,
     }
-    return tokens + [name for name, is_given in given.items() if is_given]
+    return inputs + [name for name, is_given in given.items() if is_given]

@@ -11,7 +11,7 @@ import msgspec
 from attnbench.contract.errors import UsageError
 from attnbench.contract.masks import mask_from
 
-from .case import ATTENTION_HEAD_DIM, Case
+from .case import ATTENTION_HEAD_DIM, INPUTS_ONLY_AT, Case
 from .keys import CaseKeys
 from .lengths import parse_length
 
@@ -112,8 +112,9 @@ def _case(level: Any, keys: dict[str, Any]) -> Case:
     """Make the case of one point of a sweep and check that its problem is possible."""
     if "implementation" not in keys:
         raise UsageError("the key 'implementation' is missing")
-    if keys.get("inputs") == "text" and level != "model":
-        raise UsageError(f"inputs = 'text' has no meaning at level {level!r}, only at model")
+    inputs = keys.get("inputs", "normal")
+    if (only_at := INPUTS_ONLY_AT.get(inputs, level)) != level:
+        raise UsageError(f"inputs = {inputs!r} has no meaning at level {level!r}, only at {only_at}")
     if keys.get("checkpoint"):
         _refuse_pointless_checkpoint(level, keys.get("mode", "fwd"))
     implementation: NamedOptions = keys.pop("implementation")

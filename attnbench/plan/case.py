@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 Level = Literal["attention", "block", "model"]
 Mode = Literal["fwd", "bwd", "fwd_bwd", "decode"]
 Dtype = Literal["float64", "float32", "float16", "bfloat16"]
-Inputs = Literal["normal", "text"]
+Inputs = Literal["normal", "outlier", "large-logits", "long-tail", "constant", "text"]
 CacheState = Literal["cold", "warm"]
 Option = bool | int | float | str
 
 LEVELS: tuple[str, ...] = get_args(Level)
+INPUTS_ONLY_AT: dict[str, Level] = {
+    **dict.fromkeys(("outlier", "large-logits", "long-tail", "constant"), "attention"),
+    "text": "model",
+}
+"""Inputs that mean something at one level alone."""
 NOT_GIVEN = -1
 ATTENTION_HEADS, ATTENTION_HEAD_DIM = 8, 64
 PRESET_DIMS = ("num_heads", "num_kv_heads", "head_dim", "head_dim_v")
@@ -72,7 +77,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     checkpoint: bool = False
     """Whether a model computes its layers again in the backward pass instead of keeping what they made."""
     inputs: Inputs = "normal"
-    """``normal``: seeded N(0, 1), at level ``model`` uniform tokens; ``text``: bytes of real text."""
+    """``normal``: seeded N(0, 1), at level ``model`` uniform tokens; ``text``: bytes of real text. The others
+    are distributions of q, k and v (``measure/inputs.py``)."""
     cache: CacheState = "cold"
     """Whether the last-level cache is flushed before each sample."""
     threads: int | None = None

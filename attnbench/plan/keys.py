@@ -31,7 +31,13 @@ class CaseKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     checkpoint: Annotated[
         Axis[bool], Meta(description="true or false: layers computed again backward, at level model")
     ] = UNSET
-    inputs: Annotated[Axis[Inputs], Meta(description="normal, or text: real text, at level model")] = UNSET
+    inputs: Annotated[
+        Axis[Inputs],
+        Meta(
+            description="normal; outlier, large-logits, long-tail or constant, at level attention; "
+            "text: real text, at level model"
+        ),
+    ] = UNSET
     device: Annotated[Axis[str], Meta(description="auto (cuda if there is one), cpu or cuda")] = UNSET
     dtype: Annotated[Axis[Dtype], Meta(description="float64, float32, float16 or bfloat16")] = UNSET
     compile: Annotated[Axis[bool], Meta(description="true or false: go through torch.compile")] = UNSET

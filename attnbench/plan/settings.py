@@ -40,7 +40,8 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ] = 10
     seed: Annotated[int, Meta(ge=0, description="seed of every input and parameter, 0 or more")] = 42
     reference_rows: Annotated[
-        int, Meta(ge=1, description="most query rows a head of the float64 reference, 1 or more")
+        int,
+        Meta(ge=1, description="most query rows, and most keys, a head of the float64 reference, 1 or more"),
     ] = 256
 
     def __post_init__(self) -> None:

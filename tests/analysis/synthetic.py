@@ -119,6 +119,7 @@ def make_record(
         max_abs_error=error,
         rms_relative_error=error / 3,
         budget=4e-6,
+        rms_budget=1e-5,
         budget_used=error / 4e-6,
         verdict="within budget",
         softmax_distance=softmax_distance,

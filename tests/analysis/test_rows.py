@@ -1,7 +1,7 @@
 import math
 
 from attnbench.analysis.rows import clean_text, mask_words, rows_of
-from attnbench.measure.record import Latency, Memory
+from attnbench.measure.record import Error, Latency, Memory
 from tests.analysis.synthetic import make_record, make_run
 
 
@@ -16,6 +16,18 @@ def test_a_record_becomes_one_flat_row():
     assert (row.latency_ms, row.latency_low_ms, row.latency_high_ms) == (2.0, 1.9, 2.1)
     assert (row.peak_bytes, row.operand_bytes) == (2**40, 77)
     assert (row.max_abs_error, row.error_budget, row.budget_used) == (1e-6, 4e-6, 0.25)
+
+
+def test_the_budget_share_is_that_of_the_worst_tensor():
+    record = make_record(error=1e-6)
+    assert (row_of(record).budget_share, row_of(record).rms_budget) == (0.25, 1e-5)
+    record.agreement.lse = Error(budget_used=0.3)
+    record.agreement.gradients = {"dk": Error(budget_used=0.4), "dv": Error(budget_used=None)}
+    assert row_of(record).budget_share == 0.4
+    record.agreement.columns = {"dk": Error(budget_used=0.7), "dv": Error(budget_used=0.1)}
+    row = row_of(record)
+    assert (row.budget_share, row.budget_used) == (0.7, 0.25)
+    assert row_of(make_record()).budget_share is None
 
 
 def test_byte_counts_stay_exact_beyond_doubles():

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from attnbench.contract.evaluation import baseline, truth
+from attnbench.contract.evaluation import baseline
 from attnbench.contract.masks import Causal
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
-from attnbench.measure.agreement import grade, grade_outputs, worst_verdict
+from attnbench.measure.agreement import grade, worst_verdict
 from attnbench.measure.inputs import make_inputs
 from attnbench.measure.record import Error
 from attnbench.measure.truth import make_yardstick, masked_gradient, sample_rows
@@ -86,37 +86,6 @@ def test_small_uniform_errors_are_caught_by_the_root_mean_square() -> None:
     assert graded.budget is not None
     assert graded.max_abs_error < graded.budget
     assert graded.verdict == "over_budget"
-
-
-def scaled_wrong(problem: Problem, factor: float) -> dict[str, float]:
-    return {"scale": problem.softmax_scale * factor}
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("bug", ["none", "scale", "tiny scale", "diagonal", "not causal", "last key"])
-def test_injected_bugs_at_512(bug: str, dtype: str) -> None:
-    """Float32 catches every one of them; that is why every kernel is checked in float32 too."""
-    problem = Problem(seqlen_q=512, num_heads=2, head_dim=64, dtype=dtype)
-    inputs = make_inputs(problem, seed=42)
-    q, k, v = inputs["q"], inputs["k"], inputs["v"]
-    yardstick = make_yardstick(SOFTMAX, problem, inputs, rows=None)
-    wrong = {
-        "none": problem,
-        "scale": problem.replace(**scaled_wrong(problem, 1.01)),
-        "tiny scale": problem.replace(**scaled_wrong(problem, 1.001)),
-        "diagonal": problem.replace(query_start=1),
-        "not causal": problem.replace(mask="full"),
-        "last key": problem.replace(key_lengths=(511,)),
-    }[bug]
-    result = truth(SOFTMAX, q, k, v, problem=wrong)
-    graded = grade_outputs(
-        result.out.to(q.dtype), result.lse, {}, yardstick.truth, yardstick.plain, bounds=yardstick.bounds
-    )
-    caught = graded.verdict != "ok"
-    if bug == "none":
-        assert not caught
-    elif dtype == "float32" or bug in ("diagonal", "not causal"):
-        assert caught
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

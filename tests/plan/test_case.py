@@ -1,7 +1,7 @@
 """A case's id is stable and injective, and a case survives the way to another process."""
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnbench.contract.errors import UsageError
 from attnbench.contract.masks import Causal, Full, SlidingWindow
-from attnbench.plan.case import Case
+from attnbench.plan.case import Case, Inputs
 
 GOLDEN = {
     "attention/naive/fwd/causal/n1024/b1-h8-d64/float32/cpu": Case(implementation="naive", seqlen_q=1024),
@@ -85,7 +85,7 @@ cases = st.builds(
     scale=st.one_of(st.none(), st.sampled_from([0.5, 1.0, 2e-5])),
     key_lengths=st.one_of(st.none(), st.lists(lengths, max_size=2).map(tuple)),
     query_start=st.one_of(st.none(), lengths, st.lists(lengths, max_size=2).map(tuple)),
-    inputs=st.sampled_from(["normal", "text"]),
+    inputs=st.sampled_from(get_args(Inputs)),
     cache=st.sampled_from(["cold", "warm"]),
     threads=st.one_of(st.none(), lengths),
     compile=st.booleans(),
@@ -115,6 +115,7 @@ small_changes = st.sampled_from(
         ("query_start", 41),
         ("query_start", (41,)),
         ("inputs", "text"),
+        ("inputs", "large-logits"),
         ("cache", "warm"),
         ("threads", 41),
         ("compile", True),

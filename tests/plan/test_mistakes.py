@@ -153,6 +153,11 @@ Write = Callable[[str], Path]
         (f'[[sweep]]\nlevel = "model"\npreset = "gpt3"\n{SWEEP}', 3, "(did you mean 'gpt2'?)"),
         (f'[[sweep]]\ninputs = "text"\n{SWEEP}', 3, "inputs = 'text' has no meaning at level 'attention'"),
         (
+            f'[[sweep]]\nlevel = "block"\npreset = "gpt2"\ninputs = "outlier"\n{SWEEP}',
+            3,
+            "inputs = 'outlier' has no meaning at level 'block', only at attention",
+        ),
+        (
             f'[[sweep]]\nlevel = "block"\npreset = "tiny"\ncheckpoint = true\n{SWEEP}',
             3,
             "checkpoint = true has no meaning at level 'block', only at model",

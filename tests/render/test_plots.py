@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from attnbench.analysis.metrics import ERROR, LATENCY, PEAK_MEMORY
+from attnbench.analysis.metrics import BUDGET_SHARE, ERROR, LATENCY, PEAK_MEMORY, RELATIVE_ERROR
 from attnbench.analysis.rows import rows_of
 from attnbench.analysis.series import panels_of
 from attnbench.render.axes import format_bytes_tick, padded_range
@@ -108,6 +108,20 @@ def test_the_error_budget_is_drawn_in_the_same_colour():
     budget = [one for one in axes.lines if one.get_linestyle() == ":"]
     assert [list(one.get_ydata()) for one in budget] == [[4e-6]]
     assert budget[0].get_color() == hex_color("grey")
+
+
+def test_error_against_length_is_a_curve_beside_its_budget():
+    records = [make_record("naive", n, error=n * 1e-9) for n in (256, 512, 1024)]
+    relative = drawn_axes(RELATIVE_ERROR, *records)
+    assert list(line(relative, "curve naive").get_xdata()) == [256, 512, 1024]
+    assert list(line(relative, "curve naive").get_ydata()) == pytest.approx(
+        [n * 1e-9 / 3 for n in (256, 512, 1024)]
+    )
+    (budget,) = [one for one in relative.lines if one.get_linestyle() == ":"]
+    assert list(budget.get_ydata()) == [1e-5] * 3
+    share = drawn_axes(BUDGET_SHARE, *records)
+    assert list(line(share, "curve naive").get_ydata()) == pytest.approx([0.064, 0.128, 0.256])
+    assert [label.get_text() for label in share.get_yticklabels()][-1] == "100 %"
 
 
 def test_series_without_values_are_named_and_everything_still_draws():

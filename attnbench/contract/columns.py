@@ -1,0 +1,127 @@
+"""Gradients of chosen keys and values from what all rows are known by: their out and lse. In: q, k, v, out,
+lse, the upstream gradient, keys. Out: dk and dv of those keys.
+
+Column j of the scores needs of row i nothing but q_i, do_i, lse_i and out_i: a million rows and some hundred
+keys cost what some hundred rows do. Whether the statistics are right is for others to say.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from .hidden import hidden_keys, keys_near, visible_matrix
+from .problem import Problem
+
+BLOCK_BYTES = 1 << 26
+"""Size of one block of float64 scores."""
+
+
+class Columns(NamedTuple):
+    """Gradients of C keys ``[B, G, C, D]`` and values ``[B, G, C, Dv]``."""
+
+    dk: Tensor
+    dv: Tensor
+
+
+class ColumnFunction(Protocol):
+    """What a block of rows adds to the gradients of keys."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        grad_out: Tensor,
+        *,
+        problem: Problem,
+        visible: Tensor,
+    ) -> Columns:
+        """q ``[B, H, R, D]``, out and grad_out ``[B, H, R, Dv]``, lse ``[B, H, R]``; k, v ``[B, H, C, …]``
+        already repeated to H heads. ``visible`` broadcasts to ``[B, H, R, C]``. The dtype of q decides:
+        float64 for the truth, the case's own for the baseline.
+        """
+
+
+def softmax_columns(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    *,
+    problem: Problem,
+    visible: Tensor,
+) -> Columns:
+    """P = exp(S - lse), dV = Pᵀ dO, dS = P ∘ (dO Vᵀ - rowsum(dO ∘ O)), dK = scale · dSᵀ Q.
+
+    Scores, weights and their gradients are stored in the dtype of q, every sum is in float32 (or better).
+    Source: FlashAttention-2, arXiv 2307.08691, algorithm 2.
+    """
+    dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+    q, k, v, out, lse, grad_out = (x.to(wide) for x in (q, k, v, out, lse, grad_out))
+    scores = (q @ k.transpose(-1, -2) * problem.softmax_scale).to(dtype).to(wide)
+    weights = (scores - lse[..., None]).exp().masked_fill(~visible, 0).to(dtype).to(wide)
+    dp = (grad_out @ v.transpose(-1, -2)).to(dtype).to(wide)
+    ds = (weights * (dp - (grad_out * out).sum(dim=-1, keepdim=True))).to(dtype).to(wide)
+    return Columns(ds.transpose(-1, -2) @ q * problem.softmax_scale, weights.transpose(-1, -2) @ grad_out)
+
+
+def column_gradients(
+    function: ColumnFunction,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    *,
+    problem: Problem,
+    columns: Tensor,
+    dtype: torch.dtype,
+) -> Columns:
+    """Evaluate dk and dv of the keys ``columns`` (1-d, sorted) over all queries, a block of rows at a time.
+
+    Args:
+        function: of the semantics.
+        q: ``[B, H, Sq, D]``, in any dtype, as are all tensors.
+        k: ``[B, G, Sk, D]``.
+        v: ``[B, G, Sk, Dv]``.
+        out: ``[B, H, Sq, Dv]`` of the whole.
+        lse: ``[B, H, Sq]`` of the whole.
+        grad_out: ``[B, H, Sq, Dv]``.
+        problem: shapes and mask.
+        columns: positions of keys.
+        dtype: to compute in: float64 for the truth, else the baseline's, whose results come in that dtype.
+    """
+    p, place = problem, q.device
+    wide = torch.promote_types(dtype, torch.float32)
+    chosen = columns.to(place)
+    k, v = (x.detach()[:, :, chosen].to(dtype) for x in (k, v))
+    hidden = hidden_keys(p, place)
+    if hidden is not None:
+        k, v = (x.masked_fill(hidden[:, :, chosen, None], 0) for x in (k, v))
+    dk, dv = (torch.zeros_like(x, dtype=wide) for x in (k, v))
+    widest = max(1, columns.numel(), p.head_dim, p.head_dim_v)
+    step = max(1, BLOCK_BYTES // (8 * max(1, p.batch * p.num_heads) * widest))
+    for first in range(0, p.seqlen_q, step):
+        rows = torch.arange(first, min(first + step, p.seqlen_q))
+        seen = keys_near(p, first, int(rows[-1]))
+        near = torch.nonzero((columns >= seen.start) & (columns < seen.stop))[:, 0]
+        if not near.numel():
+            continue
+        here = near.to(place)
+        block = slice(first, first + rows.numel())
+        part = function(
+            q.detach()[:, :, block].to(dtype),
+            *(x[:, :, here].repeat_interleave(p.group_size, dim=1) for x in (k, v)),
+            *(x.detach()[:, :, block] for x in (out, lse, grad_out)),
+            problem=p,
+            visible=visible_matrix(p, place, rows, chosen[here]),
+        )
+        for total, heads in ((dk, part.dk), (dv, part.dv)):
+            total[:, :, here] += heads.unflatten(1, (p.num_kv_heads, p.group_size)).sum(dim=2)
+    return Columns(dk.to(dtype), dv.to(dtype))
