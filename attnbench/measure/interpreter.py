@@ -3,7 +3,8 @@
 Every global access of an interpreted kernel passes through four methods of one builder object; while a trace
 is active, attributes of that object stand over them and count the elements whose mask is set. A launch can be
 sampled (``contract/sampling.py``): it then runs a few programs under their true ids, and its total still
-comes out to the byte. Needs ``TRITON_INTERPRET=1`` before triton is imported.
+comes out to the byte. On demand each access is kept with the bytes that it touches. Needs
+``TRITON_INTERPRET=1`` before triton is imported.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,8 @@ from attnbench.contract.implementation import Implementation
 from attnbench.contract.problem import Problem
 from attnbench.contract.sampling import ProgramSample
 
+from .accesses import Access, byte_ranges, side_by_side
+
 BACKEND = "triton-interpreter"
 _OVERRIDDEN = (
     "create_masked_load",
@@ -32,7 +35,9 @@ _OVERRIDDEN = (
 
 @dataclass
 class Launch:
-    """One kernel launch: its true grid, and bytes loaded and stored by linear program id (axis 0 fastest)."""
+    """One kernel launch: its true grid, and by linear program id (axis 0 fastest) the bytes loaded and stored
+    and, if they are kept, the accesses.
+    """
 
     kernel: str
     grid: tuple[int, int, int]
@@ -40,6 +45,7 @@ class Launch:
     chosen: tuple[int, ...] = ()
     loads: dict[int, int] = field(default_factory=dict)
     stores: dict[int, int] = field(default_factory=dict)
+    accesses: dict[int, list[Access]] = field(default_factory=dict)
 
     @property
     def programs_total(self) -> int:
@@ -104,6 +110,20 @@ class KernelTrace:
         """Programs of the true grids, over all launches."""
         return sum(launch.programs_total for launch in self.launches)
 
+    def accesses(self, resident_programs: int) -> list[Access]:
+        """Return what the call touches, launch after launch, if accesses were kept and nothing was sampled.
+
+        ``resident_programs`` of a launch run side by side (``side_by_side``).
+        """
+        return [
+            access
+            for launch in self.launches
+            for access in side_by_side(
+                [launch.accesses.get(program, []) for program in range(launch.programs_total)],
+                resident_programs,
+            )
+        ]
+
     def computed_rows(self, batch: int, num_heads: int, seqlen_q: int) -> NDArray[np.bool_]:
         """Mark the query rows ``[B, H, Sq]`` that every launch computed: all, unless one was sampled."""
         computed = np.ones((batch, num_heads, seqlen_q), dtype=np.bool_)
@@ -126,12 +146,15 @@ def sample_kernels(implementation: Implementation, problem: Problem) -> dict[str
 
 
 @contextmanager
-def trace_kernels(sample: Mapping[str, ProgramSample] | None = None) -> Iterator[KernelTrace]:
+def trace_kernels(
+    sample: Mapping[str, ProgramSample] | None = None, *, keep_accesses: bool = False
+) -> Iterator[KernelTrace]:
     """Count what interpreted kernels load and store until the block ends.
 
     Args:
         sample: by kernel name, the programs to run instead of all (``sample_kernels``). Rows that no sampled
             program computes keep what the launcher put there.
+        keep_accesses: also keep what each access touches (``Launch.accesses``), some hundred bytes an access.
 
     Raises:
         RuntimeError: triton is not in interpreter mode, or another trace is active.
@@ -142,7 +165,7 @@ def trace_kernels(sample: Mapping[str, ProgramSample] | None = None) -> Iterator
     trace = KernelTrace()
     run = function_type.run
     try:
-        _count_accesses(builder, trace)
+        _count_accesses(builder, trace, keep_accesses)
         function_type.run = _recording_run(run, builder, trace, sample or {})
         yield trace
     finally:
@@ -174,16 +197,22 @@ def _current_program(builder: Any, launch: Launch) -> int:
     return _linear(builder.grid_idx, launch.grid)
 
 
-def _count_accesses(builder: Any, trace: KernelTrace) -> None:
+def _count_accesses(builder: Any, trace: KernelTrace, keep: bool) -> None:
     """Stand over the builder's memory operations; their other arguments differ between Triton releases."""
 
     def add(pointers: Any, mask: Any, *, load: bool, store: bool) -> None:
-        elements = pointers.data.size
+        addresses, element_bytes = pointers.data, max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        elements = addresses.size
         if mask is not None:
-            elements = int(np.count_nonzero(np.broadcast_to(mask.data, pointers.data.shape)))
-        size = elements * max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+            asked = np.broadcast_to(mask.data, addresses.shape)
+            elements = int(np.count_nonzero(asked))
+            addresses = addresses[asked.astype(np.bool_)] if keep else addresses
+        size = elements * element_bytes
         launch = trace.launches[-1]
         program = _current_program(builder, launch)
+        if keep:
+            made = Access(byte_ranges(addresses, element_bytes), load, store)
+            launch.accesses.setdefault(program, []).append(made)
         for counted, bytes_of in ((load, launch.loads), (store, launch.stores)):
             if counted:
                 bytes_of[program] = bytes_of.get(program, 0) + size

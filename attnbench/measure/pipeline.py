@@ -145,9 +145,11 @@ def _count_and_check(
     """
     interpreted = workload.interpreted
     sample = _sample(workload) if interpreted else {}
+    keep = "traffic" in settings.metrics and workload.level == "attention"
     with ExitStack() as stack:
         stack.enter_context(upstream_on(workload, rows))
-        trace = stack.enter_context(trace_kernels(sample)) if interpreted else None
+        tracing = trace_kernels(sample, keep_accesses=keep)
+        trace = stack.enter_context(tracing) if interpreted else None
         began = time.perf_counter()
         if workload.opaque:
             counts, outputs = None, call_unseen(workload)

@@ -70,6 +70,9 @@ class Traffic(Section):
     requested_backend: str | None = None
     dram_bytes: int | None = None
     dram_backend: str | None = None
+    predicted_dram_bytes: int | None = None
+    """Of a model of a cache, which the backend names: not measured, and none of the four kinds."""
+    predicted_dram_backend: str | None = None
 
 
 class Flops(Section):
