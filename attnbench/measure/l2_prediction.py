@@ -6,7 +6,7 @@ A record of a machine without a GPU still has to name some cache: that of the re
 from attnbench.contract.errors import UsageError
 from attnbench.device.targets import find_target
 
-from .interpreter import KernelTrace
+from .kernel_trace import KernelTrace
 from .l2_model import dram_curve
 
 REFERENCE_TARGET = "sm_90"

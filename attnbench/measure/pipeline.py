@@ -21,7 +21,8 @@ from .attentions import attentions_of, case_refusals
 from .checking import Check, prepare_check, rows_to_check, upstream_on, verdict_in_words
 from .counting import Counts, call_unseen, count_outputs
 from .hidden_workspace import hidden_workspace_bytes
-from .interpreter import KernelTrace, sample_kernels, trace_kernels
+from .interpreter import sample_kernels, trace_kernels
+from .kernel_trace import KernelTrace
 from .memory import predict_counts
 from .provenance import configurations, provenance_of
 from .quality import measure_quality

@@ -13,7 +13,7 @@ from .checking import Check
 from .counting import UNSEEN, Counts
 from .flops import measure_flops
 from .interpreter import BACKEND as INTERPRETER
-from .interpreter import KernelTrace
+from .kernel_trace import KernelTrace
 from .l2_prediction import predict_dram
 from .latency import measure_latency
 from .memory import measure_memory

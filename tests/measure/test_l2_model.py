@@ -17,7 +17,8 @@ from attnbench.contract.masks import Causal, Full, SlidingWindow
 from attnbench.contract.problem import Problem
 from attnbench.measure.accesses import Access, byte_ranges
 from attnbench.measure.inputs import make_inputs
-from attnbench.measure.interpreter import KernelTrace, trace_kernels
+from attnbench.measure.interpreter import trace_kernels
+from attnbench.measure.kernel_trace import KernelTrace
 from attnbench.measure.l2_model import DramCurve, Touches, dram_curve, stack_distances
 
 FLASH = get_implementation("triton-flash")

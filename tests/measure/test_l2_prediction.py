@@ -3,7 +3,7 @@
 import pytest
 
 from attnbench.contract.errors import UsageError
-from attnbench.measure.interpreter import KernelTrace
+from attnbench.measure.kernel_trace import KernelTrace
 from attnbench.measure.l2_prediction import predict_dram
 from attnbench.measure.pipeline import measure_case
 from attnbench.measure.record import Record
