@@ -1,4 +1,4 @@
-"""What a traced call launched. In: what each program did. Out: bytes and accesses of launches and the call."""
+"""What a traced call launched. In: what each program did. Out: bytes and accesses, of launch and call."""
 
 from dataclasses import dataclass, field
 from math import prod
