@@ -21,7 +21,7 @@ def test_a_case_that_is_interpreted_whole_has_a_prediction_that_says_what_it_ass
     section = record.traffic
     assert section.predicted_dram_bytes == section.compulsory_bytes + 2 * 128 * 4 + 32
     assert section.predicted_dram_backend == "l2-model: H100 SXM, 50 MiB, 132 programs at a time"
-    assert section.dram_bytes is section.dram_backend is None
+    assert (section.dram_bytes, section.dram_backend) == (None, None)
     assert "counters" in record.unavailable["traffic.dram_bytes"]
 
 
@@ -48,7 +48,8 @@ def test_what_prepares_a_backward_pass_is_no_part_of_it(mode):
 def test_where_there_is_none_the_record_says_why(given, why):
     record = measured(**given)
     assert record.status == "ok"
-    assert record.traffic.predicted_dram_bytes is record.traffic.predicted_dram_backend is None
+    section = record.traffic
+    assert (section.predicted_dram_bytes, section.predicted_dram_backend) == (None, None)
     assert why in record.unavailable["traffic.predicted_dram_bytes"]
 
 
