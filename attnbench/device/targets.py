@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attnbench.contract.errors import UsageError, nearest
 
@@ -20,6 +20,15 @@ class Residency(NamedTuple):
 
     blocks_per_sm: int
     limited_by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2Cache:
+    """The cache that all multiprocessors of one device share."""
+
+    device: str
+    multiprocessors: int
+    bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +48,8 @@ class Target:
     """Shared memory that a block has besides its own."""
     tensor_memory_columns: int = 0
     warp_size: int = 32
+    l2: L2Cache | None = None
+    """None where it is not one cache."""
 
     @property
     def backend(self) -> str:
@@ -79,7 +90,11 @@ class Target:
 def targets() -> Mapping[str, Target]:
     """Return every target listed, by name."""
     text = Path(__file__).with_name("targets.toml").read_text(encoding="utf-8")
-    return {name: Target(name=name, **facts) for name, facts in tomllib.loads(text).items()}
+    return {name: _target(name, **facts) for name, facts in tomllib.loads(text).items()}
+
+
+def _target(name: str, l2: Mapping[str, Any] | None = None, **facts: Any) -> Target:
+    return Target(name=name, l2=None if l2 is None else L2Cache(**l2), **facts)
 
 
 def find_target(name: str) -> Target:

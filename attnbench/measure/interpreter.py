@@ -3,21 +3,22 @@
 Every global access of an interpreted kernel passes through four methods of one builder object; while a trace
 is active, attributes of that object stand over them and count the elements whose mask is set. A launch can be
 sampled (``contract/sampling.py``): it then runs a few programs under their true ids, and its total still
-comes out to the byte. Needs ``TRITON_INTERPRET=1`` before triton is imported.
+comes out to the byte. On demand each access is kept with the bytes that it touches. Needs
+``TRITON_INTERPRET=1`` before triton is imported.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnbench.contract.implementation import Implementation
 from attnbench.contract.problem import Problem
 from attnbench.contract.sampling import ProgramSample
+
+from .accesses import Access, byte_ranges
+from .kernel_trace import KernelTrace, Launch
 
 BACKEND = "triton-interpreter"
 _OVERRIDDEN = (
@@ -30,92 +31,6 @@ _OVERRIDDEN = (
 )
 
 
-@dataclass
-class Launch:
-    """One kernel launch: its true grid, and bytes loaded and stored by linear program id (axis 0 fastest)."""
-
-    kernel: str
-    grid: tuple[int, int, int]
-    sample: ProgramSample | None = None
-    chosen: tuple[int, ...] = ()
-    loads: dict[int, int] = field(default_factory=dict)
-    stores: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def programs_total(self) -> int:
-        """Programs of the true grid."""
-        return prod(self.grid)
-
-    @property
-    def programs_run(self) -> int:
-        """Programs that were interpreted."""
-        return self.programs_total if self.sample is None else len(self.chosen)
-
-    @property
-    def load_bytes(self) -> int:
-        """Bytes that the whole launch loads."""
-        return self._total(self.loads)
-
-    @property
-    def store_bytes(self) -> int:
-        """Bytes that the whole launch stores."""
-        return self._total(self.stores)
-
-    def _total(self, bytes_of: dict[int, int]) -> int:
-        if self.sample is None:
-            return sum(bytes_of.values())
-        return self.sample.total({program: bytes_of.get(program, 0) for program in self.chosen})
-
-
-@dataclass
-class KernelTrace:
-    """All launches of a traced call, and those that prepared it."""
-
-    launches: list[Launch] = field(default_factory=list)
-    preparing: list[Launch] = field(default_factory=list)
-
-    def begin_call(self) -> None:
-        """What was launched so far has prepared the call, and is no part of it."""
-        self.preparing += self.launches
-        self.launches = []
-
-    @property
-    def load_bytes(self) -> int:
-        """Bytes that the kernels load."""
-        return sum(launch.load_bytes for launch in self.launches)
-
-    @property
-    def store_bytes(self) -> int:
-        """Bytes that the kernels store."""
-        return sum(launch.store_bytes for launch in self.launches)
-
-    @property
-    def requested_bytes(self) -> int:
-        """Bytes that the kernels load and store."""
-        return self.load_bytes + self.store_bytes
-
-    @property
-    def programs_run(self) -> int:
-        """Programs that were interpreted, over all launches."""
-        return sum(launch.programs_run for launch in self.launches)
-
-    @property
-    def programs_total(self) -> int:
-        """Programs of the true grids, over all launches."""
-        return sum(launch.programs_total for launch in self.launches)
-
-    def computed_rows(self, batch: int, num_heads: int, seqlen_q: int) -> NDArray[np.bool_]:
-        """Mark the query rows ``[B, H, Sq]`` that every launch computed: all, unless one was sampled."""
-        computed = np.ones((batch, num_heads, seqlen_q), dtype=np.bool_)
-        for launch in (*self.preparing, *self.launches):
-            if launch.sample is not None and launch.sample.rows is not None:
-                reached = np.zeros_like(computed)
-                for row in launch.sample.rows:
-                    reached[row.batch, row.head, row.start : row.stop] = True
-                computed &= reached
-        return computed
-
-
 def sample_kernels(implementation: Implementation, problem: Problem) -> dict[str, ProgramSample]:
     """Return the sample of each kernel that offers one, by kernel name; the others run whole."""
     return {
@@ -126,12 +41,15 @@ def sample_kernels(implementation: Implementation, problem: Problem) -> dict[str
 
 
 @contextmanager
-def trace_kernels(sample: Mapping[str, ProgramSample] | None = None) -> Iterator[KernelTrace]:
+def trace_kernels(
+    sample: Mapping[str, ProgramSample] | None = None, *, keep_accesses: bool = False
+) -> Iterator[KernelTrace]:
     """Count what interpreted kernels load and store until the block ends.
 
     Args:
         sample: by kernel name, the programs to run instead of all (``sample_kernels``). Rows that no sampled
             program computes keep what the launcher put there.
+        keep_accesses: also keep what each access touches (``Launch.accesses``), some hundred bytes an access.
 
     Raises:
         RuntimeError: triton is not in interpreter mode, or another trace is active.
@@ -142,7 +60,7 @@ def trace_kernels(sample: Mapping[str, ProgramSample] | None = None) -> Iterator
     trace = KernelTrace()
     run = function_type.run
     try:
-        _count_accesses(builder, trace)
+        _count_accesses(builder, trace, keep_accesses)
         function_type.run = _recording_run(run, builder, trace, sample or {})
         yield trace
     finally:
@@ -174,16 +92,22 @@ def _current_program(builder: Any, launch: Launch) -> int:
     return _linear(builder.grid_idx, launch.grid)
 
 
-def _count_accesses(builder: Any, trace: KernelTrace) -> None:
+def _count_accesses(builder: Any, trace: KernelTrace, keep: bool) -> None:
     """Stand over the builder's memory operations; their other arguments differ between Triton releases."""
 
     def add(pointers: Any, mask: Any, *, load: bool, store: bool) -> None:
-        elements = pointers.data.size
+        addresses, element_bytes = pointers.data, max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        elements = addresses.size
         if mask is not None:
-            elements = int(np.count_nonzero(np.broadcast_to(mask.data, pointers.data.shape)))
-        size = elements * max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+            asked = np.broadcast_to(mask.data, addresses.shape)
+            elements = int(np.count_nonzero(asked))
+            addresses = addresses[asked.astype(np.bool_)] if keep else addresses
+        size = elements * element_bytes
         launch = trace.launches[-1]
         program = _current_program(builder, launch)
+        if keep:
+            made = Access(byte_ranges(addresses, element_bytes), load, store)
+            launch.accesses.setdefault(program, []).append(made)
         for counted, bytes_of in ((load, launch.loads), (store, launch.stores)):
             if counted:
                 bytes_of[program] = bytes_of.get(program, 0) + size

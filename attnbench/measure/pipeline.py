@@ -24,7 +24,8 @@ from .columns import fill_columns
 from .counting import Counts, call_unseen, count_outputs
 from .dram.section import fill_dram
 from .hidden_workspace import hidden_workspace_bytes
-from .interpreter import KernelTrace, sample_kernels, trace_kernels
+from .interpreter import sample_kernels, trace_kernels
+from .kernel_trace import KernelTrace
 from .memory import predict_counts
 from .provenance import configurations, provenance_of
 from .quality import measure_quality
@@ -158,9 +159,11 @@ def _count_and_check(
     """
     interpreted = workload.interpreted
     sample = _sample(workload) if interpreted else {}
+    keep = "traffic" in settings.metrics and workload.level == "attention"
     with ExitStack() as stack:
         stack.enter_context(upstream_on(workload, rows))
-        trace = stack.enter_context(trace_kernels(sample)) if interpreted else None
+        tracing = trace_kernels(sample, keep_accesses=keep)
+        trace = stack.enter_context(tracing) if interpreted else None
         began = time.perf_counter()
         if workload.opaque:
             counts, outputs = None, call_unseen(workload)

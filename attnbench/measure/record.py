@@ -80,6 +80,9 @@ class Traffic(Section):
     """The same of each kernel: ``kernel``, ``bytes``, ``read_bytes``, ``write_bytes``."""
     dram_verdict: str | None = None
     """``valid``, ``estimate``, or ``implausible``: fewer bytes read than are compulsory."""
+    predicted_dram_bytes: int | None = None
+    """Of a model of a cache, which the backend names: not measured, and none of the four kinds."""
+    predicted_dram_backend: str | None = None
 
 
 class Flops(Section):

@@ -14,7 +14,8 @@ from .checking import Check
 from .counting import UNSEEN, Counts
 from .flops import measure_flops
 from .interpreter import BACKEND as INTERPRETER
-from .interpreter import KernelTrace
+from .kernel_trace import KernelTrace
+from .l2_prediction import predict_dram
 from .memory import measure_memory
 from .optimizer import has_step, measure_optimizer
 from .plausibility import measure_plausible_latency
@@ -49,6 +50,7 @@ def fill_counted(
         _requested(workload, trace, record.traffic, missing)
         on_gpu = workload.device.type == "cuda"
         missing["traffic.dram_bytes"] = NOT_REACHED if on_gpu else NO_COUNTERS
+        _predicted(workload, trace, record.traffic, missing)
     if "flops" in settings.metrics:
         record.flops = measure_flops(workload, counts, missing)
     if "share" in settings.metrics:
@@ -73,6 +75,23 @@ def _requested(
         missing["traffic.requested_bytes"] = "only a kernel's own loads and stores can be counted"
         return
     section.requested_bytes, section.requested_backend = closed_form, "closed-form"
+
+
+def _predicted(
+    workload: Workload, trace: KernelTrace | None, section: Traffic, missing: dict[str, str]
+) -> None:
+    """Fill in what would cross the pins behind the reference cache, where every access is known."""
+    if trace is None:
+        why = "only an interpreter's trace of a kernel's own loads and stores can be put through the L2 model"
+    elif workload.level != "attention":
+        why = "the operators between the kernels use the cache as well, and are not traced"
+    elif trace.programs_run < trace.programs_total:
+        run, total = trace.programs_run, trace.programs_total
+        why = f"the L2 model needs all accesses; {run} of {total} kernel programs were interpreted"
+    else:
+        section.predicted_dram_bytes, section.predicted_dram_backend = predict_dram(trace)
+        return
+    missing["traffic.predicted_dram_bytes"] = why
 
 
 def fill_timed(

@@ -40,6 +40,23 @@ def test_resident_blocks(name, kernel, expected):
     assert find_target(name).residency(**kernel) == expected
 
 
+def test_the_l2_cache_of_one_device_each():
+    caches = {name: target.l2 for name, target in targets().items()}
+    assert caches.pop("gfx942") is None
+    assert {name: cache.bytes >> 20 for name, cache in caches.items()} == {
+        "sm_80": 40,
+        "sm_86": 6,
+        "sm_89": 72,
+        "sm_90": 50,
+        "sm_100": 126,
+        "sm_120": 96,
+    }
+    for name, cache in caches.items():
+        assert cache.device.removesuffix(" SXM") in find_target(name).devices
+        assert 80 < cache.multiprocessors < 192
+        assert cache.bytes % (1 << 20) == 0
+
+
 def test_an_unknown_target_has_a_nearest_one():
     with pytest.raises(
         UsageError, match=r"unknown target 'sm90' \(did you mean 'sm_90'\?\); there are sm_80"

@@ -14,7 +14,8 @@ from attnbench.contract.problem import Problem
 from attnbench.contract.sampling import ProgramSample
 from attnbench.contract.semantics import SOFTMAX
 from attnbench.measure.inputs import make_inputs
-from attnbench.measure.interpreter import KernelTrace, sample_kernels, trace_kernels
+from attnbench.measure.interpreter import sample_kernels, trace_kernels
+from attnbench.measure.kernel_trace import KernelTrace
 from attnbench.measure.lifetimes import LifetimeTracker
 from attnbench.measure.operators import OperandBytes
 from attnbench.measure.watching import Together

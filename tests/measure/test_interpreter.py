@@ -14,7 +14,8 @@ from attnbench.contract.masks import Causal, Full, SlidingWindow
 from attnbench.contract.problem import Problem
 from attnbench.contract.sampling import NotLinear, Probe, ProgramSample, Progression
 from attnbench.measure.inputs import make_inputs
-from attnbench.measure.interpreter import KernelTrace, sample_kernels, trace_kernels
+from attnbench.measure.interpreter import sample_kernels, trace_kernels
+from attnbench.measure.kernel_trace import KernelTrace
 from attnbench.measure.pipeline import measure_case
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
