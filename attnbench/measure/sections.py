@@ -3,24 +3,23 @@
 What cannot be had is named in the record, with the reason.
 """
 
-import dataclasses
-
 from torch import Tensor
 
 from attnbench.plan.settings import MeasureSettings
 
-from .checking import Check
+from .checking import Check, crc32_of
 from .counting import UNSEEN, Counts
 from .flops import measure_flops
 from .interpreter import BACKEND as INTERPRETER
 from .interpreter import KernelTrace
-from .latency import measure_latency
+from .latency import time_and_keep
+from .launches import say_what_one_launch_lacks
 from .memory import measure_memory
 from .optimizer import has_step, measure_optimizer
 from .record import Record, Traffic
 from .share import latency_fraction, measure_share
 from .traffic import measure_traffic
-from .workload import Outputs, Workload
+from .workload import Workload
 
 
 def fill_counted(
@@ -118,15 +117,12 @@ def _why_untimed(workload: Workload) -> str | None:
 def _time(
     workload: Workload, settings: MeasureSettings, record: Record, check: Check | str, checked: Tensor
 ) -> str | None:
-    last: list[Tensor] = []
-
-    def keeping() -> Outputs:
-        outputs = workload.call()
-        last[:] = [outputs.out]
-        return outputs
-
-    timed = dataclasses.replace(workload, call=keeping)
-    record.latency, record.telemetry = measure_latency(timed, settings)
+    record.latency, record.telemetry, last = time_and_keep(workload, settings)
+    say_what_one_launch_lacks(record)
     if workload.case.cache == "cold" and record.latency.cache == "warm":
         record.unavailable["latency.cold"] = "a CPU's caches stay as the call before left them"
-    return None if isinstance(check, str) else check.drift(checked, last[0]) or check.written(workload)
+    if isinstance(check, str):
+        return None
+    if record.agreement is not None and settings.launches > 1:
+        record.agreement.out_crc32 = crc32_of(checked)
+    return check.drift(checked, last) or check.written(workload)
