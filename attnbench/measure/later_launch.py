@@ -1,5 +1,5 @@
-"""A case that was measured once, timed once more in another process. In: the case, and what its output was. Out:
-a record of this launch alone: a latency, or what went wrong.
+"""A case that was measured once, timed once more in another process. In: the case, and what its output was.
+Out: a record of this launch alone: a latency, or what went wrong.
 
 Nothing is predicted, counted or compared with a truth, unless the output is not, to the bit, the one that
 the first launch found right; then it is graded as that one was.
@@ -24,7 +24,9 @@ from .work import working
 from .workload import Workload, build_workload
 
 
-def time_again_task(case: dict[str, Any], settings: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+def time_again_task(
+    case: dict[str, Any], settings: dict[str, Any], context: dict[str, Any]
+) -> dict[str, Any]:
     """Time one case, plain data on both sides: what a worker calls."""
     scratch = context.get("scratch")
     record = time_again(

@@ -1,8 +1,8 @@
 """Several launches of one case become one latency. In: what each launch, a process of its own, measured. Out:
 the section over all of them. Loads no torch.
 
-Samples of one process share its memory layout, its place on the machine and that machine's mood, so that their
-spread says little about what the next process would measure; the spread between launches does.
+Samples of one process share its memory layout, its place on the machine and that machine's mood, so that
+their spread says little about what the next process would measure; the spread between launches does.
 """
 
 import math
@@ -26,7 +26,7 @@ Number = TypeVar("Number", int, float)
 
 @cache
 def student_t(degrees: int) -> float:
-    """Return t with P(\\|T\\| <= t) = 95 % for Student's distribution of ``degrees`` degrees of freedom.
+    """Return t with P(-t <= T <= t) = 95 % for Student's distribution of ``degrees`` degrees of freedom.
 
     By bisection of its distribution function, which is a finite sum for whole degrees; the process that runs
     the cases need not load scipy for it.
@@ -40,7 +40,7 @@ def student_t(degrees: int) -> float:
 
 
 def _within(t: float, degrees: int) -> float:
-    """Return P(\\|T\\| <= t); Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4."""
+    """Return P(-t <= T <= t); Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4."""
     angle = math.atan(t / math.sqrt(degrees))
     odd = degrees % 2
     term, terms = (math.cos(angle) if odd else 1.0), 0.0
@@ -78,7 +78,7 @@ def latency_of(
     """Return the section of launches with these samples each; one below the timer's resolution has none.
 
     ``median_ms`` is the median of the launches' medians, ``ci95_*`` their `launch_interval`; ``p10_ms``,
-    ``p90_ms`` and ``inner_ci95_*``, the distribution-free interval of the median, are of all samples together.
+    ``p90_ms`` and ``inner_ci95_*``, the distribution-free interval of the median, are of all samples.
     """
     section = Latency(
         launches=len(samples_ms), timer=timer, cache=cache, verdict=verdict, compile_s=compile_s
@@ -118,8 +118,8 @@ def joined_latency(before: Latency, launch: Latency) -> Latency:
 def join_launch(record: Record, launch: Record, number: int) -> Record:
     """Return the record of a case after its launch ``number``, which may have gone wrong.
 
-    Then the case has that launch's status and no speed: what is right, or alive, four times of five is neither.
-    What else was found out about the case stays.
+    Then the case has that launch's status and no speed: what is right, or alive, four times of five is
+    neither. What else was found out about the case stays.
     """
     joined = record_from_dict(record.to_dict())
     if joined.provenance is not None and launch.provenance is not None:

@@ -52,13 +52,17 @@ def joined_verdict(
 ) -> list[str]:
     """Return the verdict over several launches: everything that speaks against one of them.
 
-    But for how many samples there are and how far they scatter, which is judged anew: by the ``interval`` over
-    launches where there is one, which a few samples a launch are enough for.
+    But for how many samples there are and how far they scatter, which is judged anew: by the ``interval``
+    over launches where there is one, which a few samples a launch are enough for.
     """
     words = {word for word in of_launches if word not in ("valid", "few_samples", "noisy")}
     if median_ms is not None and interval is None and samples < RELIABLE_SAMPLES:
         words.add("few_samples")
-    if median_ms is not None and interval is not None and interval.high - interval.low > 2 * NOISY * median_ms:
+    if (
+        median_ms is not None
+        and interval is not None
+        and interval.high - interval.low > 2 * NOISY * median_ms
+    ):
         words.add("noisy")
     return [word for word in ORDER if word in words] or ["valid"]
 

@@ -68,9 +68,10 @@ class ExecutorSettings:
     """What all cases of a run have in common.
 
     `memory_limits` are bytes by kind of device; `visible_gpu` is the UUID of the GPU that workers see (None:
-    those that this process sees); `preload` is imported once per server; `task` measures a case, `again` times
-    it once more, `route` says which cases need the interpreting process (None: no case). Workers are not tied
-    to cores: beside busy processes, samples taken on a fixed core had equal medians and longer tails.
+    those that this process sees); `preload` is imported once per server; `task` measures a case, `again`
+    times it once more, `route` says which cases need the interpreting process (None: no case). Workers are
+    not tied to cores: beside busy processes, samples taken on a fixed core had equal medians and longer
+    tails.
     """
 
     measure: MeasureSettings = field(default_factory=MeasureSettings)

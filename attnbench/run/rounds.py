@@ -1,8 +1,8 @@
 """A run in rounds: every case measured once, then timed again and again in new processes. In: cases and an
 executor. Out: records in the run's folder, each written as soon as it is known.
 
-The launches of one case lie a round apart, so that they meet the machine in different moods. Every other round
-goes backwards: a drift then falls on all cases alike, and neighbours stay neighbours.
+The launches of one case lie a round apart, so that they meet the machine in different moods. Every other
+round goes backwards: a drift then falls on all cases alike, and neighbours stay neighbours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Observer:
     """Is told how a run goes, between launches and never while one is measured; this one says nothing."""
 
     def started(self, path: Path, todo: Sequence[Case], done: int) -> None:
-        """The folder is there; `todo` is measured first, in this order; `done` cases have a result already."""
+        """The folder is there; `todo` is measured first, in this order; `done` cases have a result."""
 
     def note(self, text: str) -> None:
         """Something that a person should know."""
@@ -62,8 +62,8 @@ def run_cases(
 ) -> None:
     """Measure the cases that have no result yet, then bring all that have a latency to so many launches.
 
-    Those whose ids are in ``again`` are measured whatever they have. `run.json` gets `wall_s`, the seconds since
-    the executor was ready, and `work_s`, those of them in which something was timed, counted or checked.
+    Those whose ids are in ``again`` are measured whatever they have. `run.json` gets `wall_s`, the seconds
+    since the executor was ready, and `work_s`, those of them in which something was timed, counted or checked.
 
     Raises:
         RunInterruptedError: interrupted; `run.json` says so.
@@ -89,7 +89,9 @@ def run_cases(
             for case in of_round:
                 observer.case_started(case)
                 former = records.get(case.case_id)
-                record = _measured(case, executor, writer) if former is None else _timed(former, executor, number)
+                record = (
+                    _measured(case, executor, writer) if former is None else _timed(former, executor, number)
+                )
                 work_s += _work_s(record) - _work_s(former)
                 writer.append(record)
                 records[case.case_id] = record
