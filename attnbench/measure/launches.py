@@ -40,7 +40,7 @@ def student_t(degrees: int) -> float:
 
 
 def _within(t: float, degrees: int) -> float:
-    """Return P(-t <= T <= t); Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4."""
+    """Return P(-t <= T <= t): Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3, 26.7.4."""
     angle = math.atan(t / math.sqrt(degrees))
     odd = degrees % 2
     term, terms = (math.cos(angle) if odd else 1.0), 0.0

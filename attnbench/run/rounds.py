@@ -63,7 +63,7 @@ def run_cases(
     """Measure the cases that have no result yet, then bring all that have a latency to so many launches.
 
     Those whose ids are in ``again`` are measured whatever they have. `run.json` gets `wall_s`, the seconds
-    since the executor was ready, and `work_s`, those of them in which something was timed, counted or checked.
+    since the executor was ready, and `work_s`, those in which something was timed, counted or checked.
 
     Raises:
         RunInterruptedError: interrupted; `run.json` says so.
