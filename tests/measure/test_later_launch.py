@@ -59,7 +59,8 @@ def test_a_later_launch_agrees_with_the_first_to_the_bit_and_holds_a_latency_alo
     assert record.latency.launches == 1
     assert record.latency.samples_ms
     assert record.telemetry is not None
-    assert record.memory is record.agreement is record.flops is record.traffic is None
+    for other in (record.memory, record.agreement, record.flops, record.traffic):
+        assert other is None
     assert record.provenance is not None
     assert first.provenance is not None
     assert record.provenance.source_hash == first.provenance.source_hash

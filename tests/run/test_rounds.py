@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -93,7 +94,7 @@ def run(folder: Path, machine: Machine, launches: int = LAUNCHES) -> Run:
     return load_run(folder)
 
 
-def lines(folder: Path) -> list[dict[str, object]]:
+def lines(folder: Path) -> list[dict[str, Any]]:
     return [msgspec.json.decode(line) for line in (folder / RECORDS_FILE).read_bytes().splitlines()]
 
 
@@ -123,7 +124,7 @@ def test_each_launch_replaces_the_record_with_one_that_holds_it_too(tmp_path):
         assert latency.ci95_low_ms is not None
         assert latency.median_ms is not None
         assert latency.ci95_low_ms < latency.median_ms
-        assert records[length].provenance.work_s == 0.25 * LAUNCHES  # type: ignore[union-attr]
+        assert records[length].provenance.work_s == 0.25 * LAUNCHES
     assert records[2].latency is None
 
 
@@ -185,7 +186,7 @@ def test_a_launch_that_goes_wrong_is_the_status_of_its_case_which_keeps_all_but_
     assert [records[length].status for length in (1, 2, 4)] == ["ok"] * 3
     kept = [
         line["latency"] for line in lines(tmp_path) if line["case"]["seqlen_k"] == 3 and "latency" in line
-    ]  # type: ignore[index]
+    ]
     assert [latency["launches"] for latency in kept] == [1, 2], "what it took so far stays in the file"
 
     again = Machine()
