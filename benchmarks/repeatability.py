@@ -37,6 +37,8 @@ class Repeated:
     """The largest of the runs' medians over the smallest, less 1."""
     half_width: float
     """Of the interval that is shown, over its median: the median over the runs."""
+    medians_ms: tuple[float, ...]
+    """Of the runs, in their order."""
     covered: int
     """Runs whose interval holds the median over the runs."""
     inner_covered: int
@@ -73,6 +75,7 @@ def _case(case_id: str, rows: Sequence[CaseRow], inner: Inner) -> Repeated:
         half_width=statistics.median(
             width / 2 / median for width, median in zip(widths, medians, strict=True)
         ),
+        medians_ms=tuple(medians),
         covered=sum(_holds((row.latency_low_ms, row.latency_high_ms), grand) for row in rows),
         inner_covered=sum(_holds(inner[row.run, case_id], grand) for row in rows),
     )
@@ -81,6 +84,19 @@ def _case(case_id: str, rows: Sequence[CaseRow], inner: Inner) -> Repeated:
 def _holds(interval: tuple[float | None, float | None], value: float) -> bool:
     low, high = interval
     return low is not None and high is not None and low <= value <= high
+
+
+def run_factors(cases: Sequence[Repeated], runs: int) -> list[float]:
+    """Return how many times the grand medians each run took, in the middle of the cases that all runs have.
+
+    What all cases of a run share is the machine's doing; no interval from within one run can know of it.
+    """
+    common = [one for one in cases if one.runs == runs]
+    if not common:
+        return []
+    return [
+        statistics.median(one.medians_ms[number] / one.median_ms for one in common) for number in range(runs)
+    ]
 
 
 def work_fraction(run: Run) -> float | None:
@@ -108,6 +124,8 @@ def table(cases: Sequence[Repeated], runs: Sequence[Run]) -> str:
             f"{statistics.median(spreads):.1%} in the middle, {spreads[-1]:.1%} at most",
             f"the interval that is shown holds the grand median in {outer} of {total}: {outer / total:.1%} "
             f"(goal: {GOAL:.0%}); the one inside launches in {inner}: {inner / total:.1%}",
+            "a case in the middle takes, in each run, as many times its grand median: "
+            + ", ".join(f"{factor:.2f}" for factor in run_factors(cases, len(runs))),
         ]
     fractions = [fraction for run in runs if (fraction := work_fraction(run)) is not None]
     if fractions:

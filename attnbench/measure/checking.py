@@ -124,7 +124,7 @@ def prepare_check(
 
 def crc32_of(out: Tensor) -> int:
     """Return the CRC-32 of an output's bytes: whether a later launch gave the very same, told in 4 bytes."""
-    return zlib.crc32(memoryview(out.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()))
+    return zlib.crc32(out.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
 def _attention_check(

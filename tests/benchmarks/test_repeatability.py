@@ -1,6 +1,6 @@
 """What the benchmark of repeatability says of runs whose numbers are known."""
 
-from benchmarks.repeatability import repeated, table, work_fraction
+from benchmarks.repeatability import repeated, run_factors, table, work_fraction
 from tests.analysis.synthetic import make_record, make_run
 
 
@@ -27,6 +27,12 @@ def test_spread_and_coverage():
     text = table([wide, narrow], runs(10.0))
     assert "holds the grand median in 8 of 10: 80.0% (goal: 90%); the one inside launches in 2: 20.0%" in text
     assert "timed, counted or checked: 80% to 80% of 50 s" in text
+
+
+def test_what_all_cases_of_a_run_share_is_told_apart():
+    cases = repeated(runs(10.0, 10.0, 40.0))
+    assert run_factors(cases, 3) == [1.0, 1.0, 4.0]
+    assert "grand median: 1.00, 1.00, 4.00" in table(cases, runs(10.0, 10.0, 40.0))
 
 
 def test_one_run_repeats_nothing():
