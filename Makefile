@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench bench-peers test test-long gpu-test kernels-baseline lint clean
+.PHONY: help bench bench-peers bench-repeatability test test-long gpu-test kernels-baseline lint clean
 
 NEW_ENOUGH := 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -34,6 +34,9 @@ gpu-test: .venv/.test  ## the tests that need a CUDA device
 bench-peers: .venv/.peers  ## the CPU paths of sliding-window and linear against other packages, in one table
 	@mkdir -p runs
 	@$(BIN)/python benchmarks/peers.py --json runs/peers.json
+
+bench-repeatability: .venv/.runtime  ## run `quick` five times: how far medians lie apart, how often intervals hold
+	@$(BIN)/python benchmarks/repeatability.py --output runs/repeatability-$$(date -u +%Y%m%dT%H%M%SZ)
 
 kernels-baseline: .venv/.test  ## compile every kernel for every target and write what the tests hold them to
 	@$(BIN)/python -m tests.kernels_aot.update_baseline

@@ -74,6 +74,9 @@ class CaseRow:
     latency_ms: float | None = None
     latency_low_ms: float | None = None
     latency_high_ms: float | None = None
+    """The 95 % interval over launches; with one launch that of its samples."""
+    one_launch: bool = False
+    """Whether the interval is that of the samples of one launch."""
     latency_verdict: tuple[str, ...] = ()
     launches: int | None = None
     peak_bytes: int | None = None
@@ -143,6 +146,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
     step = record.optimizer_step or OptimizerStep()
     quality = record.quality or Quality()
     agreement = record.agreement or Agreement()
+    low_ms, high_ms, one_launch = _interval(latency)
     provenance = record.provenance or Provenance()
     seqlen_q = _whole(case.get("seqlen_q")) or 0
     seqlen_k = _whole(case.get("seqlen_k"))
@@ -172,8 +176,9 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         status=clean_text(record.status),
         reason=clean_text(record.reason),
         latency_ms=_positive(latency.median_ms),
-        latency_low_ms=_positive(latency.ci95_low_ms),
-        latency_high_ms=_positive(latency.ci95_high_ms),
+        latency_low_ms=low_ms,
+        latency_high_ms=high_ms,
+        one_launch=one_launch,
         latency_verdict=tuple(clean_text(word) for word in latency.verdict or ()),
         launches=_whole(latency.launches),
         peak_bytes=_whole(memory.peak_bytes),
@@ -213,6 +218,17 @@ def _budget_share(agreement: Agreement) -> float | None:
     parts = [agreement, agreement.lse, *gradients]
     shares = [_not_negative(part.budget_used) for part in parts if part is not None]
     return max((share for share in shares if share is not None), default=None)
+
+
+def _interval(latency: Latency) -> tuple[float | None, float | None, bool]:
+    """Return the interval to show, and whether it is of one launch alone; records that are older than
+    launches hold that one under the name of the other.
+    """
+    outer = _positive(latency.ci95_low_ms), _positive(latency.ci95_high_ms)
+    inner = _positive(latency.inner_ci95_low_ms), _positive(latency.inner_ci95_high_ms)
+    low_ms, high_ms = inner if None in outer else outer
+    within = (_whole(latency.launches) or 1) < 2 or None in outer
+    return low_ms, high_ms, within and low_ms is not None and high_ms is not None
 
 
 def mask_words(mask: object) -> str:

@@ -29,6 +29,8 @@ class Point:
     value: float | None
     low: float | None = None
     high: float | None = None
+    one_launch: bool = False
+    """Whether ``low`` and ``high`` are of the samples of one launch."""
     expected: float | None = None
     limit: float | None = None
     floor: float | None = None
@@ -187,6 +189,7 @@ def _point(row: CaseRow, metric: Metric) -> Point:
         value=value,
         low=number(metric.low),
         high=number(metric.high),
+        one_launch=bool(metric.high) and row.one_launch,
         expected=number(metric.expected),
         limit=number(metric.limit),
         floor=number(metric.floor),

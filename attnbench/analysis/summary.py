@@ -114,6 +114,8 @@ class Summary:
     doubts: dict[str, int]
     """Verdict of a latency other than ``valid`` -> how many cases carry it."""
     timed: int
+    one_launch: int
+    """How many of the latencies have but the interval of one launch."""
     other_functions: tuple[str, ...]
     """Implementations that compute another function than softmax attention."""
 
@@ -142,6 +144,7 @@ def summarize(rows: Sequence[CaseRow]) -> Summary:
         accuracy=_accuracy(rows),
         doubts=dict(Counter(word for row in timed for word in row.latency_verdict if word != VALID)),
         timed=len(timed),
+        one_launch=sum(row.one_launch for row in timed),
         other_functions=tuple(sorted({row.implementation for row in rows if _is_other_function(row)})),
     )
 

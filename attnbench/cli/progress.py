@@ -1,6 +1,7 @@
-"""Progress of a run on stderr: a bar with the time left on a terminal, one line a case elsewhere.
+"""Progress of a run on stderr: a bar of launches with the time left on a terminal; elsewhere one line a case
+and one for each further round of launches.
 
-It is drawn between cases alone, so that nothing of ours runs while a sample is taken.
+It is drawn between launches alone, so that nothing of ours runs while a sample is taken.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from rich.table import Column
 from rich.text import Text
 
 from attnbench.render.numbers import format_ms, plural, with_units
-from attnbench.run.runner import Observer, work_of
+from attnbench.run.rounds import Observer
+from attnbench.run.runner import work_of
 
 if TYPE_CHECKING:
     from attnbench.measure.record import Record
     from attnbench.plan.case import Case
+
+LATER_PART = 0.2
+"""What a later round takes of the time of the first, where there are no other signs."""
 
 
 class ProgressOnStderr(Observer):
@@ -49,18 +54,28 @@ class ProgressOnStderr(Observer):
             transient=True,
         )
         self._task = self._bar.add_task("", total=None, left="")
+        self._round, self._rounds_left = 1, 0
         self._works: list[int] = []
         self._seconds: list[float] = []
+        self._passed = 0
         self._began = 0.0
 
     def started(self, path: Path, todo: Sequence[Case], done: int) -> None:
         """Say where the run lies."""
-        self._works = [work_of(case) for case in todo]
         kept = f", {done} {'has' if done == 1 else 'have'} a result already" if done else ""
         self._print(f"{plural(len(todo), 'case')} to measure{kept}; run {path}")
         self._bar.update(self._task, total=len(todo), description="worker processes start")
         if self._console.is_terminal:
             self._bar.start()
+
+    def round_started(self, number: int, last: int, cases: Sequence[Case]) -> None:
+        """Count what is to come anew: which cases take part is known one round ahead."""
+        self._passed += len(self._seconds)
+        self._round, self._rounds_left = number, last - number
+        self._works, self._seconds = [work_of(case) for case in cases], []
+        if number > 1 and not self._console.is_terminal:
+            self._print(f"launch {number} of {last}: {plural(len(cases), 'case')}")
+        self._bar.update(self._task, total=self._passed + len(cases) * (1 + self._rounds_left))
 
     def note(self, text: str) -> None:
         """Print a remark."""
@@ -75,12 +90,14 @@ class ProgressOnStderr(Observer):
     def case_finished(self, record: Record) -> None:
         """Count it; print it, too, where there is no bar or where something is wrong."""
         self._seconds.append(time.monotonic() - self._began)
-        left = seconds_left(self._works, self._seconds)
+        later = self._rounds_left * (LATER_PART if self._round == 1 else 1.0)
+        left = seconds_left(self._works, self._seconds, later)
         self._bar.update(self._task, advance=1, left=f"{timedelta(seconds=round(left))} left")
         latency = record.latency.median_ms if record.latency is not None else None
         said = f" {format_ms(latency)}" if latency is not None else ""
         reason = f": {with_units(record.reason)}" if record.reason else ""
-        if not self._console.is_terminal or record.status not in ("ok", "unsupported"):
+        new = self._round == 1 and not self._console.is_terminal
+        if new or record.status not in ("ok", "unsupported"):
             number = f"[{len(self._seconds)}/{len(self._works)}]"
             self._print(f"{number} {record.case_id} {record.status}{said}{reason}")
         self._draw()
@@ -101,24 +118,25 @@ class ProgressOnStderr(Observer):
             print(line, file=sys.stderr, flush=True)
 
 
-def seconds_left(works: Sequence[float], seconds: Sequence[float]) -> float:
-    """Estimate how long the cases take that are not done yet.
+def seconds_left(works: Sequence[float], seconds: Sequence[float], rounds_after: float = 0.0) -> float:
+    """Estimate how long the launches take that are not done yet.
 
-    A case costs a fixed time and one that grows with its work: the line through the cases that are done says
-    both. Until they differ in work, the others are taken to be like them.
+    A launch costs a fixed time and one that grows with its case's work: the line through those of this round
+    that are done says both. Until they differ in work, the others are taken to be like them.
 
     Args:
-        works: size of every case, in the order of the run.
+        works: size of every case of this round, in its order.
         seconds: how long the first of them took.
+        rounds_after: how many times as long as this round those that follow take.
     """
     done, rest = works[: len(seconds)], works[len(seconds) :]
     mean = statistics.fmean(seconds)
-    if len(set(done)) < 2:
-        return mean * len(rest)
-    slope, intercept = statistics.linear_regression(done, seconds)
-    if slope <= 0 or intercept < 0:
-        return mean * len(rest)
-    return sum(intercept + slope * work for work in rest)
+    this = mean * len(rest)
+    if len(set(done)) > 1:
+        slope, intercept = statistics.linear_regression(done, seconds)
+        if slope > 0 and intercept >= 0:
+            this = sum(intercept + slope * work for work in rest)
+    return this + rounds_after * (sum(seconds) + this)
 
 
 @contextmanager

@@ -61,7 +61,8 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="The records as JSON on stdout.")] = False,
 ) -> int:
     """Measure every case of a suite."""
-    from attnbench.run.runner import RunInterruptedError, cases_left, run_suite
+    from attnbench.run.rounds import RunInterruptedError
+    from attnbench.run.runner import cases_left, run_suite
     from attnbench.run.store import StorageError
 
     from .progress import progress_on_stderr
@@ -72,9 +73,9 @@ def run(
     limit_bytes = None if memory_limit is None else parse_bytes(memory_limit)
     chosen = _suite(suite, resume, output, implementation or [], seqlen or [], device)
     if dry_run:
-        _print_cases(
-            [case.to_dict() | {"case_id": case.case_id} for case in cases_left(chosen, resume)], json
-        )
+        left = cases_left(chosen, resume)
+        cases = [case.to_dict() | {"case_id": case.case_id} for case, _ in left]
+        _print_cases(cases, sum(launches for _, launches in left), json)
         return 0
     with _terminated_as_interrupted(), progress_on_stderr() as observer:
         try:
@@ -139,7 +140,7 @@ def _suite(
     return load_suite(name, implementations=implementations, seqlens=seqlens, device=device)
 
 
-def _print_cases(cases: list[dict[str, Any]], json: bool) -> None:
+def _print_cases(cases: list[dict[str, Any]], launches: int, json: bool) -> None:
     if json:
         print_json(cases)
         return
@@ -147,7 +148,8 @@ def _print_cases(cases: list[dict[str, Any]], json: bool) -> None:
         typer.echo(case["case_id"])
     from attnbench.render.numbers import plural
 
-    typer.echo(f"{plural(len(cases), 'case')}; nothing was run", err=True)
+    at_most = f" in at most {plural(launches, 'launch', 'launches')}" if launches else ""
+    typer.echo(f"{plural(len(cases), 'case')}{at_most}; nothing was run", err=True)
 
 
 def _print_summary(done: Any) -> None:

@@ -4,7 +4,8 @@ Out: the section, or why there is none. The truth is made first, from inputs tha
 """
 
 import math
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -80,7 +81,11 @@ class Check(NamedTuple):
         """Say what is wrong with the output of a later call, given the one that was found right."""
         if first.shape == last.shape and torch.equal(first, last):
             return None
-        graded = self.grades.out_alone(last)
+        return self.wrong_later(last)
+
+    def wrong_later(self, out: Tensor) -> str | None:
+        """Say what is wrong with the output of a later call."""
+        graded = self.grades.out_alone(out)
         if graded.verdict == "ok":
             return None
         return (
@@ -89,9 +94,13 @@ class Check(NamedTuple):
 
     def written(self, workload: Workload) -> str | None:
         """Say which inputs are no longer what they were, if any: the call wrote to them."""
-        inputs = workload.inputs
-        changed = [name for name, before in self.given.items() if not torch.equal(before, inputs[name])]
-        return f"it writes to its inputs: {', '.join(changed)}" if changed else None
+        return changed_inputs(self.given, workload)
+
+
+def changed_inputs(given: Mapping[str, Tensor], workload: Workload) -> str | None:
+    """Say which inputs are not what they were when they were copied to ``given``, if any."""
+    changed = [name for name, before in given.items() if not torch.equal(before, workload.inputs[name])]
+    return f"it writes to its inputs: {', '.join(changed)}" if changed else None
 
 
 def prepare_check(
@@ -118,6 +127,11 @@ def prepare_check(
     grade_it = _attention_check if workload.level == "attention" else _module_check
     given = {name: tensor.detach().clone() for name, tensor in workload.inputs.items()}
     return Check(grade_it(workload, settings, rows, folder), given)
+
+
+def crc32_of(out: Tensor) -> int:
+    """Return the CRC-32 of an output's bytes: whether a later launch gave the very same, told in 4 bytes."""
+    return zlib.crc32(out.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
 def _attention_check(

@@ -40,19 +40,22 @@ class CpuTimer:
                     break
                 latest_ns = self._sample(task, 1)
             loops = self._loops(task, latest_ns)
-            # A call that takes the whole budget needs no warm-up, and three of it are dear enough.
-            dear = loops == 1 and first_ns * 1e-9 >= max(rule.budget_s, warmup_s)
+            # A call that takes the whole budget needs no warm-up, and few of it are dear enough.
+            dear_s = max(rule.budget_s if rule.dear_s is None else rule.dear_s, warmup_s)
+            dear = loops == 1 and first_ns * 1e-9 >= dear_s
             samples = [first_ns * 1e-6] if dear else []
             if loops is not None:
-                self._sample_until_enough(task, rule, loops, samples)
+                spent_ns = first_ns if dear else 0
+                self._sample_until_enough(task, rule, loops, samples, self.clock() - spent_ns)
         return Timing(
             samples_ms=samples,
             first_call_s=first_ns * 1e-9,
             below_resolution=loops is None,
         )
 
-    def _sample_until_enough(self, task: Task, rule: StoppingRule, loops: int, samples: list[float]) -> None:
-        began = self.clock()
+    def _sample_until_enough(
+        self, task: Task, rule: StoppingRule, loops: int, samples: list[float], began: int
+    ) -> None:
         while not rule.enough(samples, (self.clock() - began) * 1e-9):
             samples.append(self._sample(task, loops) / loops * 1e-6)
 

@@ -1,4 +1,9 @@
-"""Latency of one call. In: a workload and settings. Out: the section with every sample, and the telemetry."""
+"""Latency of one call, in one launch. In: a workload and settings. Out: the section with every sample, the
+telemetry, and what the last timed call returned.
+"""
+
+import dataclasses
+from collections.abc import Callable
 
 import torch
 
@@ -7,12 +12,13 @@ from attnbench.plan.settings import MeasureSettings
 
 from .cpu_timer import CpuTimer
 from .cuda_timer import CudaStream, CudaTimer
+from .launches import latency_of
 from .record import Latency, Telemetry
-from .stopping import StoppingRule, median_interval, quantile
+from .stopping import StoppingRule
 from .telemetry import observe
 from .timing import Task, Timer, Timing
 from .verdicts import judge
-from .workload import Workload
+from .workload import Outputs, Workload
 
 
 def timer_for(workload: Workload) -> Timer:
@@ -29,13 +35,13 @@ def measure_latency(
     timer: Timer | None = None,
     plausible_floor_ms: float | None = None,
 ) -> tuple[Latency, Telemetry]:
-    """Time the workload's call until its median is known to 1 %, or the budget ends.
+    """Time the workload's call until its median is known to 1 %, or a launch's part of the budget ends.
 
     ``plausible_floor_ms`` is the time that the hardware's peak would need; a faster median is called
     ``implausible``.
     """
     timer = timer or timer_for(workload)
-    rule = StoppingRule(min_samples=settings.min_samples, budget_s=settings.latency_budget_s)
+    rule = StoppingRule.of_launch(settings)
     task = Task(call=workload.call, prepare=workload.prepare, repeatable=workload.repeatable)
     with workload.environment(), observe(workload.device) as seen:
         timing = timer.time(task, rule, settings.warmup_s)
@@ -51,12 +57,23 @@ def measure_latency(
     return summarize(timing, timer, verdict), seen.section()
 
 
+def time_and_keep(
+    workload: Workload,
+    settings: MeasureSettings,
+    measure: Callable[[Workload, MeasureSettings], tuple[Latency, Telemetry]] = measure_latency,
+) -> tuple[Latency, Telemetry, torch.Tensor]:
+    """Time the workload's call; return also the output of the last one, which may have become another."""
+    last: list[torch.Tensor] = []
+
+    def keeping() -> Outputs:
+        outputs = workload.call()
+        last[:] = [outputs.out]
+        return outputs
+
+    latency, telemetry = measure(dataclasses.replace(workload, call=keeping), settings)
+    return latency, telemetry, last[0]
+
+
 def summarize(timing: Timing, timer: Timer, verdict: list[str]) -> Latency:
     """Return the section; without samples there are no numbers in it, only the verdict."""
-    section = Latency(launches=1, timer=timer.name, cache=timer.cache, verdict=verdict)
-    if timing.samples_ms:
-        section.samples_ms = timing.samples_ms
-        section.median_ms = quantile(timing.samples_ms, 0.5)
-        section.p10_ms, section.p90_ms = quantile(timing.samples_ms, 0.1), quantile(timing.samples_ms, 0.9)
-        section.ci95_low_ms, section.ci95_high_ms = median_interval(timing.samples_ms)
-    return section
+    return latency_of([timing.samples_ms], timer=timer.name, cache=timer.cache, verdict=verdict)

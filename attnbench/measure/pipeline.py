@@ -31,6 +31,7 @@ from .provenance import configurations, provenance_of
 from .quality import measure_quality
 from .record import Agreement, Memory, Record
 from .sections import fill_counted, fill_timed
+from .work import working
 from .workload import Workload, build_workload
 
 TILES_INTERPRETED_WHOLE = 200
@@ -89,7 +90,8 @@ def measure_case(
         record.provenance.autotune = configurations(attentions)
     if case.level == "attention":
         record.theory = attentions[0].implementation.cost(attentions[0].problem).theory()
-    predicted = _predict(case, record)
+    with working(record):
+        predicted = _predict(case, record)
     if predicted is not None and memory_limit_bytes is not None and predicted.peak_bytes > memory_limit_bytes:
         record.memory = Memory(predicted_peak_bytes=predicted.peak_bytes, backend="tensor-lifetimes")
         words = f"predicted to need {predicted.peak_bytes} bytes, {memory_limit_bytes} bytes may be used"
@@ -102,22 +104,25 @@ def measure_case(
         record.theory["peak_bytes"] += sum(x.numel() * x.element_size() for x in workload.resident())
     rows = rows_to_check(workload, settings)
     folder = None if scratch is None else scratch / "truths"
-    # Before any call: a kernel that writes to its inputs must not make its own truth.
-    check = prepare_check(workload, settings, rows=rows, folder=folder, memory_limit_bytes=memory_limit_bytes)
-    first = _count_and_check(workload, settings, predicted, record, rows, check)
-    wrong = first.wrong
-    if wrong is None and record.agreement is not None and record.agreement.programs is None:
-        wrong = _check_in_float32(workload, settings, record.agreement, folder)
-    if wrong is None:
-        wrong = fill_timed(workload, settings, record, check, first.out, first.seconds, ceilings)
-    if wrong is None and record.memory is not None:
-        # After the clock, since it leaves C's allocator in another state than the one that was timed.
-        section, missing = record.memory, record.unavailable
-        section.hidden_workspace_bytes = hidden_workspace_bytes(workload, first.counts, missing)
-    if wrong is None and "quality" in settings.metrics:
-        record.quality = measure_quality(workload, record.unavailable)
-    if wrong is None:
-        fill_dram(workload, record, dram_until, scratch)
+    with working(record):
+        # Before any call: a kernel that writes to its inputs must not make its own truth.
+        check = prepare_check(
+            workload, settings, rows=rows, folder=folder, memory_limit_bytes=memory_limit_bytes
+        )
+        first = _count_and_check(workload, settings, predicted, record, rows, check)
+        wrong = first.wrong
+        if wrong is None and record.agreement is not None and record.agreement.programs is None:
+            wrong = _check_in_float32(workload, settings, record.agreement, folder)
+        if wrong is None:
+            wrong = fill_timed(workload, settings, record, check, first.out, first.seconds, ceilings)
+        if wrong is None and record.memory is not None:
+            # After the clock, since it leaves C's allocator in another state than the one that was timed.
+            section, missing = record.memory, record.unavailable
+            section.hidden_workspace_bytes = hidden_workspace_bytes(workload, first.counts, missing)
+        if wrong is None and "quality" in settings.metrics:
+            record.quality = measure_quality(workload, record.unavailable)
+        if wrong is None:
+            fill_dram(workload, record, dram_until, scratch)
     return record if wrong is None else _ended(record, "incorrect", wrong)
 
 

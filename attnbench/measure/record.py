@@ -32,14 +32,26 @@ class Section(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class Latency(Section):
-    """Time of one call. ``samples_ms`` holds every sample; the interval is that of the median."""
+    """Time of one call, from ``launches`` processes that each timed it.
+
+    ``launches.py`` beside this file has the formulas.
+    """
 
     median_ms: float | None = None
+    """Median of ``launch_medians_ms``."""
     p10_ms: float | None = None
     p90_ms: float | None = None
+    """Of all samples."""
     ci95_low_ms: float | None = None
     ci95_high_ms: float | None = None
+    """Student's t over the logarithms of ``launch_medians_ms``; absent with fewer than two of them."""
+    inner_ci95_low_ms: float | None = None
+    inner_ci95_high_ms: float | None = None
+    """Distribution-free interval of the median of all samples, as if they were independent."""
+    launch_medians_ms: list[float] | None = None
     samples_ms: list[float] | None = None
+    """Every sample of every launch, in the order in which they were taken."""
+    samples_per_launch: list[int] | None = None
     launches: int | None = None
     timer: str | None = None
     cache: str | None = None
@@ -127,6 +139,8 @@ class Agreement(Error):
     """Keys, over batch and heads, whose gradients were compared with every query adding to them."""
     float32: Error | None = None
     """The same problem in float32, for a 16-bit case."""
+    out_crc32: int | None = None
+    """CRC-32 of the bytes of the output that was graded; later launches are held to it."""
     programs: str | None = None
     """For interpreted kernels: how many programs of the launch were run."""
 
@@ -196,6 +210,8 @@ class Provenance(Section):
     execution: str | None = None
     dram_passed_over: dict[str, str] | None = None
     """The backends of DRAM bytes that come before the one that was used, with the reason why not they."""
+    work_s: float | None = None
+    """Seconds, of all launches, in which something was timed, counted or checked."""
     reduced: str | None = None
     """What was cut so that the case could be checked here (rows, programs), in words."""
 

@@ -3,26 +3,28 @@
 What cannot be had is named in the record, with the reason.
 """
 
-import dataclasses
+from functools import partial
 
 from torch import Tensor
 
 from attnbench.plan.settings import MeasureSettings
 
 from .ceilings import Ceilings
-from .checking import Check
+from .checking import Check, crc32_of
 from .counting import UNSEEN, Counts
 from .flops import measure_flops
 from .interpreter import BACKEND as INTERPRETER
 from .kernel_trace import KernelTrace
 from .l2_prediction import predict_dram
+from .latency import time_and_keep
+from .launches import say_what_one_launch_lacks
 from .memory import measure_memory
 from .optimizer import has_step, measure_optimizer
 from .plausibility import measure_plausible_latency
 from .record import Record, Traffic
 from .share import latency_fraction, measure_share
 from .traffic import measure_traffic
-from .workload import Outputs, Workload
+from .workload import Workload
 
 NO_COUNTERS = "counted by the hardware of a GPU alone; this case ran on the CPU"
 NOT_REACHED = "the case ended before its DRAM bytes were counted"
@@ -147,17 +149,13 @@ def _time(
     checked: Tensor,
     ceilings: Ceilings | None,
 ) -> str | None:
-    last: list[Tensor] = []
-
-    def keeping() -> Outputs:
-        outputs = workload.call()
-        last[:] = [outputs.out]
-        return outputs
-
-    timed = dataclasses.replace(workload, call=keeping)
-    record.latency, record.telemetry = measure_plausible_latency(
-        timed, settings, record=record, ceilings=ceilings
-    )
+    measure = partial(measure_plausible_latency, record=record, ceilings=ceilings)
+    record.latency, record.telemetry, last = time_and_keep(workload, settings, measure)
+    say_what_one_launch_lacks(record)
     if workload.case.cache == "cold" and record.latency.cache == "warm":
         record.unavailable["latency.cold"] = "a CPU's caches stay as the call before left them"
-    return None if isinstance(check, str) else check.drift(checked, last[0]) or check.written(workload)
+    if isinstance(check, str):
+        return None
+    if record.agreement is not None and settings.launches > 1:
+        record.agreement.out_crc32 = crc32_of(checked)
+    return check.drift(checked, last) or check.written(workload)

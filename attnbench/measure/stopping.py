@@ -1,9 +1,12 @@
 """When a latency has been sampled enough. In: samples. Out: an interval of the median, whether to stop."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
+
+from attnbench.plan.settings import MeasureSettings
 
 CONFIDENCE_PERCENT = 95
 FLOOR = 3
@@ -59,18 +62,32 @@ def relative_half_width(samples: Sequence[float]) -> float:
 class StoppingRule:
     """Stop when ``min_samples`` are in and the median is known to ``target``, or when the budget ends.
 
-    ``target`` is the half-width of the median's 95 % interval over the median. ``FLOOR`` samples are taken
-    whatever they cost.
+    ``target`` is the half-width of the median's 95 % interval over the median. ``floor`` samples are taken
+    whatever they cost. A call of ``dear_s`` or more (None: of the budget) is its own warm-up.
     """
 
     min_samples: int = 30
     max_samples: int = 1000
     target: float = 0.01
     budget_s: float = 1.0
+    floor: int = FLOOR
+    dear_s: float | None = None
+
+    @classmethod
+    def of_launch(cls, settings: MeasureSettings) -> Self:
+        """Return the rule for one of a case's launches: its part of the case's budget, floor and ceiling."""
+        parts = settings.launches
+        return cls(
+            min_samples=max(settings.min_samples, FLOOR),
+            max_samples=math.ceil(cls.max_samples / parts),
+            budget_s=settings.latency_budget_s / parts,
+            floor=math.ceil(FLOOR / parts),
+            dear_s=settings.latency_budget_s,
+        )
 
     def enough(self, samples: Sequence[float], elapsed_s: float) -> bool:
         """Say whether to stop."""
-        if len(samples) < FLOOR:
+        if len(samples) < self.floor:
             return False
         if elapsed_s >= self.budget_s or len(samples) >= self.max_samples:
             return True

@@ -1,13 +1,14 @@
 """Whether a latency can be trusted. In: samples, what the machine did meanwhile. Out: the verdicts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from attnbench.device.activity import Activity
 
-from .stopping import quantile, relative_half_width
+from .stopping import Interval, quantile, relative_half_width
 
+ORDER = ("below_resolution", "few_samples", "noisy", "shared", "throttled", "implausible")
 RELIABLE_SAMPLES = 6
-"""With fewer, no interval of the median reaches 95 %."""
+"""With fewer, no interval of the median of one launch reaches 95 %."""
 NOISY = 0.05
 """Relative half-width of the median's interval from which on the median is called noisy."""
 WAITED = 0.02
@@ -50,6 +51,26 @@ def as_shared(verdict: Sequence[str] | None) -> list[str]:
     """Return a verdict to which it is added that the device was another run's, too."""
     others = [name for name in verdict or () if name not in ("valid", "shared")]
     return [*others, "shared"]
+
+
+def joined_verdict(
+    of_launches: Iterable[str], *, samples: int, median_ms: float | None, interval: Interval | None
+) -> list[str]:
+    """Return the verdict over several launches: everything that speaks against one of them.
+
+    But for how many samples there are and how far they scatter, which is judged anew: by the ``interval``
+    over launches where there is one, which a few samples a launch are enough for.
+    """
+    words = {word for word in of_launches if word not in ("valid", "few_samples", "noisy")}
+    if median_ms is not None and interval is None and samples < RELIABLE_SAMPLES:
+        words.add("few_samples")
+    if (
+        median_ms is not None
+        and interval is not None
+        and interval.high - interval.low > 2 * NOISY * median_ms
+    ):
+        words.add("noisy")
+    return [word for word in ORDER if word in words] or ["valid"]
 
 
 def was_shared(samples_ms: Sequence[float], activity: Activity, *, threads: int, cores: int) -> bool:

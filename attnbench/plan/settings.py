@@ -11,7 +11,7 @@ Metric = Literal["latency", "memory", "traffic", "flops", "agreement", "share", 
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 METRIC_SUMMARIES: dict[Metric, str] = {
-    "latency": "time of one call in ms: median, p10, p90, 95 % interval, every sample",
+    "latency": "time of one call in ms: median, p10, p90, 95 % interval over launches, every sample",
     "memory": "peak_bytes with inputs, peak_increment_bytes above them, measured and predicted; "
     "in mode decode state_bytes",
     "traffic": "compulsory, operand and requested bytes; on a GPU those that crossed the memory's pins",
@@ -33,10 +33,17 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         tuple[Metric, ...], Meta(description=f"quantities to measure, a list of {', '.join(METRICS)}")
     ] = METRICS
     case_timeout_s: Annotated[float, Meta(gt=0, description="seconds above 0 that a case may take")] = 120.0
-    latency_budget_s: Annotated[float, Meta(gt=0, description="seconds above 0 for a case's samples")] = 1.0
-    warmup_s: Annotated[float, Meta(ge=0, description="seconds of calls before samples, 0 or more")] = 0.2
+    launches: Annotated[
+        int, Meta(ge=1, description="processes that time each case, spread over the run, 1 or more")
+    ] = 5
+    latency_budget_s: Annotated[
+        float, Meta(gt=0, description="seconds above 0 for a case's samples, all launches together")
+    ] = 1.0
+    warmup_s: Annotated[
+        float, Meta(ge=0, description="seconds of calls before the samples of a launch, 0 or more")
+    ] = 0.2
     min_samples: Annotated[
-        int, Meta(ge=1, description="samples before the budget may end early, 1 or more")
+        int, Meta(ge=1, description="samples of a launch before its budget may end early, 1 or more")
     ] = 10
     seed: Annotated[int, Meta(ge=0, description="seed of every input and parameter, 0 or more")] = 42
     reference_rows: Annotated[

@@ -127,6 +127,6 @@ def shorten_exponent(text: str) -> str:
     return f"{mantissa.removesuffix('.0')}e{int(exponent)}" if exponent else text
 
 
-def plural(count: int, noun: str) -> str:
-    """Return ``1 case``, ``2 cases``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """Return ``1 case``, ``2 cases``; ``nouns`` where an s is not enough."""
+    return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"

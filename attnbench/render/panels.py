@@ -210,7 +210,7 @@ def _draw_floor(axes: Axes, panel: Panel) -> None:
 
 def _strips(panel: Panel) -> list[tuple[str, str, tuple[int, ...]]]:
     """Return ``(text, colour's label, lengths)`` of each row above the axes: failures by curve and status,
-    who lacks a value, and that the length 0 is left out.
+    who lacks a value, whose interval is of one launch alone, and that the length 0 is left out.
     """
     unplaced = any(point.seqlen <= 0 for series in panel.series for point in series.points)
     panel = _placeable(panel)
@@ -227,6 +227,9 @@ def _strips(panel: Panel) -> list[tuple[str, str, tuple[int, ...]]]:
         series.label + (" (partly)" if series.measured else "") for series in panel.series if series.absent
     ]
     notes = [f"no value: {', '.join(lacking)}"] if lacking else []
+    within = [series.label for series in panel.series if any(point.one_launch for point in series.measured)]
+    if within:
+        notes.append(f"interval of one launch: {', '.join(within)}")
     if unplaced:
         notes.append("length 0: in the table, a log axis has no place for it")
     return [*strips, *((note, "", ()) for note in notes)]

@@ -93,8 +93,8 @@ def case_table(report: Report) -> Table:
 
 
 def notes(row: CaseRow) -> str:
-    """Return what speaks against the latency of a case, how far its function is from softmax, who computes
-    its cross-attention if another does, and what was cut to check it.
+    """Return what speaks against the latency of a case and its interval, how far its function is from
+    softmax, who computes its cross-attention if another does, and what was cut to check it.
     """
     doubts = ", ".join(spaced(word) for word in row.latency_verdict if word != VALID)
     far = (
@@ -102,7 +102,8 @@ def notes(row: CaseRow) -> str:
     )
     other = row.cross_implementation not in ("", row.implementation)
     cross = f"cross-attention by {row.cross_implementation}" if other else ""
-    return "; ".join(part for part in (doubts, far, cross, row.reduced) if part)
+    narrow = "interval of one launch" if row.one_launch else ""
+    return "; ".join(part for part in (doubts, narrow, far, cross, row.reduced) if part)
 
 
 def csv_text(report: Report) -> str:

@@ -200,11 +200,12 @@ def accuracy_sentence(summary: Summary) -> str:
 
 def doubt_sentence(summary: Summary) -> str:
     """Return which latencies to take with care; empty if none."""
-    if not summary.doubts:
-        return ""
     parts = [f"{count} {spaced(word)}" for word, count in sorted(summary.doubts.items())]
-    latencies = "1 latency" if summary.timed == 1 else f"{summary.timed} latencies"
-    return f"Of {latencies}, take with care: {', '.join(parts)}."
+    if summary.one_launch:
+        parts.append(f"{summary.one_launch} with an interval of one launch, which is too narrow")
+    if not parts:
+        return ""
+    return f"Of {plural(summary.timed, 'latency', 'latencies')}, take with care: {', '.join(parts)}."
 
 
 def other_function_sentence(summary: Summary) -> str:

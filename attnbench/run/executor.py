@@ -30,12 +30,14 @@ from attnbench.run.routing import INTERPRETED, NATIVE, source_not_loadable
 from attnbench.run.worker import Answer, Job, run_job
 
 MEASURE_TASK = "attnbench.measure.pipeline:measure_task"
+AGAIN_TASK = "attnbench.measure.later_launch:time_again_task"
 ROUTE_TASK = "attnbench.run.routing:route_task"
 SOURCES_TASK = "attnbench.run.routing:sources_task"
 PRELOAD = (
     "torch",
     "triton.language",
     "attnbench.measure.pipeline",
+    "attnbench.measure.later_launch",
     # What torch imports when a case is predicted, counted and timed: more than a second each time otherwise.
     "torch._dynamo.callback",
     "torch._subclasses.fake_tensor",
@@ -58,6 +60,9 @@ class Executor(Protocol):
     def submit(self, case: Case) -> Record:
         """Measure one case."""
 
+    def time_again(self, record: Record, number: int) -> Record:
+        """Time the case of a record once more, as its launch ``number``: the record of that launch alone."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings:
@@ -65,9 +70,9 @@ class ExecutorSettings:
 
     `memory_limits` are bytes by kind of device; `visible_gpu` is the UUID of the GPU that workers see (None:
     those that this process sees); `ceilings` are those of each kind of device; `preload` is imported once per
-    server; `route` is the task that says which cases need the interpreting process (None: no case). Workers
-    are not tied to cores: beside busy processes, samples taken on a fixed core had equal medians and longer
-    tails.
+    server; `task` measures a case, `again` times it once more, `route` says which cases need the interpreting
+    process (None: no case). Workers are not tied to cores: beside busy processes, samples taken on a fixed
+    core had equal medians and longer tails.
     """
 
     measure: MeasureSettings = field(default_factory=MeasureSettings)
@@ -79,6 +84,7 @@ class ExecutorSettings:
     ceilings: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     preload: tuple[str, ...] = PRELOAD
     task: str = MEASURE_TASK
+    again: str = AGAIN_TASK
     route: str | None = ROUTE_TASK
 
     def job(self, case: Case) -> Job:
@@ -92,6 +98,12 @@ class ExecutorSettings:
         measure = msgspec.to_builtins(self.measure)
         return Job(task=self.task, case=case.to_dict(), settings=measure, context=context)
 
+    def job_again(self, record: Record, case: Case) -> Job:
+        """The job of one more launch of a case, whose record this is."""
+        job = self.job(case)
+        checked = None if record.agreement is None else record.agreement.out_crc32
+        return msgspec.structs.replace(job, task=self.again, context=job.context | {"out_crc32": checked})
+
 
 class LocalExecutor:
     """Measures each case in a worker process of its own, or all cases of one implementation in one worker."""
@@ -103,7 +115,7 @@ class LocalExecutor:
         self._servers: dict[str, ForkServer] = {}
         self._executions: dict[str, str] = {}
         self._worker: Worker | None = None
-        self._worker_key: tuple[str, str] | None = None
+        self._worker_key: tuple[str, str, int] | None = None
 
     def prepare(self, cases: Iterable[Case]) -> None:
         """Find out at once, rather than one by one, which of the cases need the interpreting process."""
@@ -168,6 +180,14 @@ class LocalExecutor:
 
     def submit(self, case: Case) -> Record:
         """Measure one case; see `Executor`."""
+        return self._launch(case, self.settings.job(case), 1)
+
+    def time_again(self, record: Record, number: int) -> Record:
+        """Time one case once more, in a process that has no part in its earlier launches; see `Executor`."""
+        case = Case.from_dict(record.case)
+        return self._launch(case, self.settings.job_again(record, case), number)
+
+    def _launch(self, case: Case, job: Job, number: int) -> Record:
         self.prepare([case])
         started_utc = utc_now()
         log_start, kills = self._log_size(), oom_kills()
@@ -178,7 +198,7 @@ class LocalExecutor:
             return failed_record(case, status, reason, started_utc)
 
         try:
-            answer = self._worker_for(case).call(self.settings.job(case), timeout_s)
+            answer = self._worker_for(case, number).call(job, timeout_s)
         except TimeoutError:
             return failed("timeout", f"no result after {timeout_s:g} s; its process was ended")
         except WorkerEndedError as error:
@@ -211,8 +231,8 @@ class LocalExecutor:
     ) -> None:
         self.close()
 
-    def _worker_for(self, case: Case) -> Worker:
-        key = (self._executions.get(case.case_id, NATIVE), case.implementation)
+    def _worker_for(self, case: Case, number: int) -> Worker:
+        key = (self._executions.get(case.case_id, NATIVE), case.implementation, number)
         if self._worker is None or key != self._worker_key:
             self._let_go()
             self._worker, self._worker_key = self._server(key[0]).fork(), key
@@ -289,9 +309,17 @@ class InProcessExecutor:
         self.prepare([case])
         if self.interprets(case):
             return self._others.submit(case)
+        return self._run(case, self.settings.job(case))
+
+    def time_again(self, record: Record, number: int) -> Record:
+        """Time one case once more, in this same process; see `Executor`."""
+        case = Case.from_dict(record.case)
+        return self._run(case, self.settings.job_again(record, case))
+
+    def _run(self, case: Case, job: Job) -> Record:
         started_utc = utc_now()
         with triton_settings():
-            answer = run_job(self.settings.job(case))
+            answer = run_job(job)
         return record_of(case, answer, started_utc)
 
     def __enter__(self) -> Self:

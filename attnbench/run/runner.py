@@ -1,8 +1,7 @@
-"""A suite becomes a run: cases in a sensible order, each record written at once. In: a suite. Out: `Run`."""
+"""A suite becomes a run: its cases in a sensible order, in a folder. In: a suite. Out: `Run`."""
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,44 +9,16 @@ from typing import get_args
 
 from attnbench.contract.errors import UsageError, nearest
 from attnbench.device.hardware import default_threads
-from attnbench.measure.record import Provenance, Record
 from attnbench.plan.case import LEVELS, Case
 from attnbench.plan.suite import Suite, load_suite
-from attnbench.run.ceilings import record_ceilings
-from attnbench.run.executor import Executor, ExecutorSettings, Isolation, make_executor
-from attnbench.run.launch import Plan, circumstances, differences, memory_limits, reproduce_command, utc_now
+from attnbench.run.executor import ExecutorSettings, Isolation, make_executor
+from attnbench.run.launch import Plan, circumstances, differences, memory_limits
+from attnbench.run.rounds import Observer, finished, launches_missing, run_cases
 from attnbench.run.scratch import scratch_folder
-from attnbench.run.store import Run, RunWriter, StorageError, load_run, new_folder
+from attnbench.run.store import Run, RunWriter, load_run, new_folder
 from attnbench.run.turns import TakingTurns
 
-RETRIED = ("timeout", "crashed", "error")
-"""Statuses that a resumed run tries again: they may have been the machine's doing. The others are results."""
 _LOG = "worker.log"
-
-
-class Observer:
-    """Is told how a run goes, between cases and never while one is measured; this one says nothing."""
-
-    def started(self, path: Path, todo: Sequence[Case], done: int) -> None:
-        """The folder is there; `todo` comes, in this order; `done` cases have a result already."""
-
-    def note(self, text: str) -> None:
-        """Something that a person should know."""
-
-    def case_started(self, case: Case) -> None:
-        """A case begins."""
-
-    def case_finished(self, record: Record) -> None:
-        """Its record is written."""
-
-
-class RunInterruptedError(KeyboardInterrupt):
-    """Interrupted by a person; what was measured is in `path`."""
-
-    def __init__(self, path: Path) -> None:
-        """Keep where the run lies."""
-        super().__init__(f"interrupted; continue with: attnbench run --resume {shlex.quote(str(path))}")
-        self.path = path
 
 
 def run_suite(
@@ -69,8 +40,8 @@ def run_suite(
         suite: a `Suite`, the name of one, or a TOML file; with `resume` it may be left out.
         output: the run's folder; default `runs/<suite>-<utc time>`.
         resume: folder of a run to continue. Cases that are `ok`, `unsupported`, `incorrect` or `oom` are
-            kept while the source of their implementation is the same; `timeout`, `crashed` and `error` are
-            tried again.
+            kept while the source of their implementation is the same, and have the launches that they miss;
+            `timeout`, `crashed` and `error` are tried again.
         implementations: as in `load_suite`, like the next two; a `Suite` has its cases already.
         seqlens: replaces the length axis.
         device: `cpu`, `cuda` or `cuda:i`.
@@ -117,60 +88,36 @@ def run_suite(
                         {before.planned[case_id]["implementation"] for case_id in kept}
                     )
                     edited = _edited(before, kept, present, observer)
-                turns = TakingTurns(executor, settings, observer.note)
-                run_cases(ordered(plan.cases, isolate), turns, writer, observer, again=edited)
+                run_cases(
+                    ordered(plan.cases, isolate),
+                    TakingTurns(executor, settings, observer.note),
+                    writer,
+                    observer,
+                    launches=plan.measure.launches,
+                    again=edited,
+                )
             finally:
                 if settings.log.is_file() and not settings.log.stat().st_size:
                     settings.log.unlink()
     return load_run(writer.path)
 
 
-def run_cases(
-    cases: Sequence[Case],
-    executor: Executor,
-    writer: RunWriter,
-    observer: Observer,
-    again: Collection[str] = (),
-) -> None:
-    """Measure the cases that have no result yet, one after the other, and write each record at once.
+def cases_left(suite: Suite | None, resume: str | Path | None) -> list[tuple[Case, int]]:
+    """What `run_suite` would measure, in its order, each case with the launches it misses at most.
 
-    Those whose ids are in ``again`` are measured whatever they have.
-
-    Raises:
-        RunInterruptedError: interrupted; `run.json` says so.
-        StorageError: a record could not be written.
-    """
-    done = _finished(load_run(writer.path)) - set(again)
-    todo = [case for case in cases if case.case_id not in done]
-    observer.started(writer.path, todo, len(done))
-    status = "failed"
-    try:
-        executor.prepare(todo)
-        record_ceilings(executor, todo, writer)
-        for case in todo:
-            observer.case_started(case)
-            record = executor.submit(case)
-            record.provenance = record.provenance or Provenance()
-            record.provenance.reproduce = reproduce_command(writer.meta, record)
-            writer.append(record)
-            observer.case_finished(record)
-        status = "complete"
-    except KeyboardInterrupt:
-        status = "interrupted"
-        raise RunInterruptedError(writer.path) from None
-    finally:
-        _finish(writer, status)
-
-
-def cases_left(suite: Suite | None, resume: str | Path | None) -> list[Case]:
-    """What `run_suite` would measure, in its order; nothing is run, written or looked into for edits.
+    Nothing is run, written or looked into for edits.
 
     Raises:
         UsageError: as `run_suite`.
     """
     run = None if resume is None else load_run(resume)
-    done = set() if run is None else _finished(run)
-    return [case for case in ordered(_plan(suite, run).cases) if case.case_id not in done]
+    records = {} if run is None else {record.case_id: record for record in run.records}
+    plan = _plan(suite, run)
+    missing = [
+        (case, launches_missing(records.get(case.case_id), plan.measure.launches))
+        for case in ordered(plan.cases)
+    ]
+    return [(case, count) for case, count in missing if count]
 
 
 def work_of(case: Case) -> int:
@@ -209,13 +156,9 @@ def _plan(suite: Suite | None, run: Run | None) -> Plan:
     return Plan.of_suite(suite)
 
 
-def _finished(run: Run) -> set[str]:
-    return {record.case_id for record in run.records if record.status not in RETRIED}
-
-
 def _sources_kept(run: Run) -> dict[str, str]:
     """The hash of the source of each result that would be kept, where its record has one."""
-    done = _finished(run) & set(run.planned)
+    done = finished(run) & set(run.planned)
     return {
         record.case_id: record.provenance.source_hash
         for record in run.records
@@ -254,11 +197,3 @@ def _resume(run: Run, launch: dict[str, object], observer: Observer) -> RunWrite
     writer = RunWriter.resume(run.path)
     writer.update(status="running", launches=[*run.meta.get("launches", []), launch])
     return writer
-
-
-def _finish(writer: RunWriter, status: str) -> None:
-    try:
-        writer.update(status=status, finished_utc=utc_now())
-    except StorageError:
-        if status == "complete":
-            raise

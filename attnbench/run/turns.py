@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from attnbench.measure.record import Record
 from attnbench.measure.verdicts import as_shared
@@ -41,11 +42,25 @@ class TakingTurns:
         """See `Executor`."""
         self._executor.prepare(cases)
 
+    def measure_ceilings(
+        self, dtypes: Mapping[str, Sequence[str]], known: Mapping[str, dict[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
+        """See `MeasuresCeilings`; what another run disturbs is called `shared` by the ceilings themselves."""
+        return self._executor.measure_ceilings(dtypes, known)
+
     def submit(self, case: Case) -> Record:
         """Wait for the device, then measure one case; see `Executor`."""
+        return self._alone(case, lambda: self._executor.submit(case))
+
+    def time_again(self, record: Record, number: int) -> Record:
+        """Wait for the device, then time a case once more; see `Executor`."""
+        case = Case.from_dict(record.case)
+        return self._alone(case, lambda: self._executor.time_again(record, number))
+
+    def _alone(self, case: Case, measure: Callable[[], Record]) -> Record:
         self._executor.prepare([case])
         if self._executor.interprets(case) or not _TIMED.intersection(self._settings.measure.metrics):
-            return self._executor.submit(case)
+            return measure()
         device = self._settings.visible_gpu or "cuda" if case.device == "cuda" else "cpu"
         with ExitStack() as stack:
             alone = True
@@ -60,7 +75,7 @@ class TakingTurns:
                 )
             except OSError as error:
                 self._say(f"other runs can't be kept off {device}: {error.strerror}")
-            record = self._executor.submit(case)
+            record = measure()
         if not alone:
             self._say(f"measured beside another run on {device}, which does not end its turn: `shared`")
             if record.latency is not None:

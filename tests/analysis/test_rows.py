@@ -10,6 +10,25 @@ def row_of(record):
     return row
 
 
+def test_the_interval_is_that_over_launches_and_else_says_that_it_is_not():
+    several, alone = make_record(latency_ms=2.0), make_record(latency_ms=2.0, launches=1)
+    assert several.latency is not None
+    assert alone.latency is not None
+    several.latency.inner_ci95_low_ms, several.latency.inner_ci95_high_ms = 1.99, 2.01
+    new = make_record(latency_ms=2.0, launches=1)
+    assert new.latency is not None
+    new.latency.ci95_low_ms = new.latency.ci95_high_ms = None
+    new.latency.inner_ci95_low_ms, new.latency.inner_ci95_high_ms = 1.99, 2.01
+    failed = make_record(status="oom")
+    rows = rows_of({"run": make_run([several, alone, new, failed])})
+    assert [(row.latency_low_ms, row.latency_high_ms, row.one_launch) for row in rows] == [
+        (1.9, 2.1, False),
+        (1.9, 2.1, True),
+        (1.99, 2.01, True),
+        (None, None, False),
+    ]
+
+
 def test_a_record_becomes_one_flat_row():
     row = row_of(make_record("sdpa", 1024, latency_ms=2.0, peak_bytes=2**40, operand_bytes=77, error=1e-6))
     assert (row.implementation, row.seqlen, row.status) == ("sdpa", 1024, "ok")

@@ -32,6 +32,7 @@ implementation = "naive"
 [measure]
 metrics = ["memory", "agreement", "latency"]
 case_timeout_s = {timeout_s}
+launches = 2
 latency_budget_s = 0.05
 warmup_s = 0
 min_samples = 2

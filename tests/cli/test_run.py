@@ -35,11 +35,13 @@ def test_a_run_from_beginning_to_end(folder):
     assert done.returncode == 0, done.stderr
     assert "2 cases to measure; run run" in done.stderr
     assert "[2/2]" in done.stderr
+    assert "launch 2 of 2: 2 cases" in done.stderr
     assert "attnbench report run" in done.stdout
     run = load_run("run")
     assert [record.status for record in run.records] == ["ok", "ok"]
-    assert all(record.latency is not None for record in run.records)
+    assert all(record.latency.launches == 2 and record.latency.ci95_low_ms for record in run.records)
     assert run.meta["status"] == "complete"
+    assert 0 < run.meta["work_s"] < run.meta["wall_s"]
     assert run.meta["suite"]["text"] == Path("drill.toml").read_text(encoding="utf-8")
     assert run.meta["command"] == ["attnbench", "run", "drill.toml", "-o", "run"]
     assert run.meta["versions"]["torch"]
@@ -116,7 +118,9 @@ def test_a_dry_run_names_the_cases_and_writes_nothing(folder, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["run", "drill.toml", "--dry-run", "--seqlen", "1k", "-o", "run"])
     assert stopped.value.code == 0
-    assert "n1024" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "n1024" in said.out
+    assert said.err == "1 case in at most 2 launches; nothing was run\n"
     assert not (folder / "run").exists()
 
 

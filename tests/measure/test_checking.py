@@ -20,7 +20,7 @@ from attnbench.measure.truth import make_yardstick
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
-SETTINGS = MeasureSettings(latency_budget_s=0.02, warmup_s=0.0, min_samples=3)
+SETTINGS = MeasureSettings(launches=1, latency_budget_s=0.02, warmup_s=0.0, min_samples=3)
 TOYS = Path(__file__).parents[1] / "toys"
 
 KERNEL = '''"""Attention with a mistake."""

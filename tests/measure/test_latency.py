@@ -130,6 +130,22 @@ def test_a_slow_call_is_not_repeated_for_nothing():
     assert fake.log == ["call"] * 3
 
 
+@pytest.mark.parametrize(
+    ("launches", "call_ms", "calls", "samples"),
+    [(1, 1000, 3, 3), (5, 1000, 1, 1), (5, 500, 2, 1), (2, 500, 3, 2)],
+)
+def test_the_launches_of_a_case_share_its_budget(launches, call_ms, calls, samples):
+    """A second of it: a call as long is its own warm-up, and all launches together give three samples."""
+    fake = FakeTime()
+    task = Task(call=lambda: fake.work(call_ms * MS), prepare=lambda: None, repeatable=True)
+    rule = StoppingRule.of_launch(MeasureSettings(launches=launches))
+    assert rule.budget_s * launches == pytest.approx(1.0)
+    assert rule.max_samples * launches == 1000
+    timing = CpuTimer(clock=Ticking(fake).clock).time(task, rule, warmup_s=0.2)
+    assert timing.samples_ms == pytest.approx([float(call_ms)] * samples)
+    assert fake.log == ["call"] * calls
+
+
 def test_short_calls_share_a_sample():
     fake = FakeTime()
     task = Task(call=lambda: fake.work(700), prepare=lambda: None, repeatable=True)
@@ -252,18 +268,20 @@ def test_cold_caches_are_slower_than_warm_ones_and_never_beat_the_memory():
 @pytest.mark.parametrize("mode", ["fwd", "bwd", "fwd_bwd"])
 def test_a_case_gets_a_latency_with_every_sample(mode):
     workload = build_workload(Case(implementation="sdpa", seqlen_q=64, mode=mode))
-    settings = MeasureSettings(latency_budget_s=0.2, warmup_s=0.02, min_samples=5)
+    settings = MeasureSettings(launches=1, latency_budget_s=0.2, warmup_s=0.02, min_samples=5)
     section, telemetry = measure_latency(workload, settings)
     assert section.timer == "perf_counter"
     assert section.cache == "warm"
     assert section.launches == 1
+    assert section.launch_medians_ms == [section.median_ms]
     assert section.compile_s is None
     assert section.samples_ms is not None
     assert len(section.samples_ms) >= FLOOR
     assert section.median_ms == quantile(section.samples_ms, 0.5)
-    assert section.ci95_low_ms is not None
-    assert section.ci95_high_ms is not None
-    assert 0 < section.ci95_low_ms <= section.median_ms <= section.ci95_high_ms
+    assert section.ci95_low_ms is section.ci95_high_ms is None, "which several launches have"
+    assert section.inner_ci95_low_ms is not None
+    assert section.inner_ci95_high_ms is not None
+    assert 0 < section.inner_ci95_low_ms <= section.median_ms <= section.inner_ci95_high_ms
     assert section.p10_ms is not None
     assert section.p90_ms is not None
     assert section.p10_ms <= section.median_ms <= section.p90_ms

@@ -12,7 +12,7 @@ from attnbench.measure.record import Record, record_from_dict
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
-QUICK = MeasureSettings(latency_budget_s=0.02, warmup_s=0.0, min_samples=3, reference_rows=64)
+QUICK = MeasureSettings(launches=1, latency_budget_s=0.02, warmup_s=0.0, min_samples=3, reference_rows=64)
 SMALL: dict[str, Any] = {"num_heads": 2, "head_dim": 16, "seqlen_q": 40}
 
 WRONG = '''"""Attention with a mistake."""

@@ -22,7 +22,8 @@ def test_every_key_has_a_row(struct: type[CaseKeys | MeasureSettings]) -> None:
 def test_stated_defaults_of_measure() -> None:
     settings = MeasureSettings()
     budget = f"{settings.latency_budget_s:g}, {settings.warmup_s:g}, {settings.min_samples}"
-    for stated in (f"{settings.case_timeout_s:g}", budget, settings.seed, settings.reference_rows):
+    of_cases = f"{settings.case_timeout_s:g}", settings.launches
+    for stated in (*of_cases, budget, settings.seed, settings.reference_rows):
         assert f"| {stated} |" in PAGE
 
 

@@ -66,6 +66,14 @@ def test_intervals_are_bands():
     (band, bars) = axes.collections
     assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(8.0)
     assert len(bars.get_segments()) == 2
+    assert texts(axes) == []
+
+
+def test_a_band_of_one_launch_says_so():
+    axes = drawn_axes(
+        LATENCY, make_record("a", latency_ms=10.0), make_record("b", latency_ms=9.0, launches=1)
+    )
+    assert "interval of one launch: b" in texts(axes)
 
 
 def test_a_failed_case_is_a_cross_at_its_length_and_hollow_where_it_was_predicted():

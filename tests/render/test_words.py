@@ -101,6 +101,13 @@ def test_totals():
     assert doubt_sentence(summary) == "Of 1 latency, take with care: 1 noisy."
 
 
+def test_intervals_of_one_launch_are_named():
+    records = [make_record("a", latency_ms=1.0, launches=1), make_record("b", latency_ms=1.0)]
+    assert doubt_sentence(build_report([make_run(records)]).summary) == (
+        "Of 2 latencies, take with care: 1 with an interval of one launch, which is too narrow."
+    )
+
+
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_cases_are_counted_in_english(count):
     summary = build_report(

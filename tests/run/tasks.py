@@ -39,6 +39,11 @@ def by_option(case: Plain, settings: Plain, context: Plain) -> Plain:
     return DEEDS[case["options"].get("do", "ok")](case, settings, context)
 
 
+def again(case: Plain, settings: Plain, context: Plain) -> Plain:
+    """A later launch that says what it was told of the first."""
+    return by_option(case, settings, context) | {"reason": f"told {context['out_crc32']}"}
+
+
 def hang(case: Plain, settings: Plain, context: Plain) -> Plain:
     """Never returns, and leaves a child of its own behind whose id is in the scratch folder."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

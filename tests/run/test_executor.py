@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.device.environment import environment
+from attnbench.measure.record import Agreement
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 from attnbench.run.executor import PRELOAD, ExecutorSettings, InProcessExecutor, Isolation, LocalExecutor
@@ -54,6 +55,7 @@ def settings(folder: Path, timeout_s: float = 30.0, **changes) -> ExecutorSettin
         "log": folder / "worker.log",
         "preload": (),
         "task": "tests.run.tasks:by_option",
+        "again": "tests.run.tasks:again",
         "route": "tests.run.tasks:route",
     }
     return ExecutorSettings(**(values | changes))  # type: ignore[arg-type]
@@ -72,6 +74,35 @@ def test_a_case_gets_a_process_of_its_own(make):
     assert first.latency is not None
     assert first.latency.median_ms == 1.0
     assert len({first.provenance.backend, second.provenance.backend, str(os.getpid())}) == 3
+
+
+def test_each_launch_of_an_implementation_has_a_process_that_its_cases_share(make):
+    executor = make("implementation")
+    firsts = [executor.submit(case(number=number)) for number in (1, 2)]
+    seconds = [executor.time_again(first, 2) for first in reversed(firsts)]
+    third = executor.time_again(firsts[0], 3)
+    pids = [record.provenance.backend for record in (*firsts, *seconds, third)]
+    assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
+    assert len(set(pids)) == 3
+
+
+def test_a_later_launch_is_told_which_output_was_right(make):
+    executor = make()
+    first = executor.submit(case())
+    first.agreement = Agreement(out_crc32=7)
+    assert executor.time_again(first, 2).reason == "told 7"
+    in_process = InProcessExecutor(executor.settings)
+    assert in_process.time_again(first, 2).reason == "told 7"
+
+
+def test_a_later_launch_that_crashes_costs_its_case_alone(make):
+    executor = make()
+    first = executor.submit(case())
+    first.case["options"] = {"do": "segfault"}
+    broken, after = executor.time_again(first, 2), executor.submit(case())
+    assert broken.status == "crashed"
+    assert "SIGSEGV" in (broken.reason or "")
+    assert after.status == "ok"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 from attnbench.plan.suite import Suite
 from attnbench.run.launch import Plan, differences
-from attnbench.run.runner import Observer, RunInterruptedError, cases_left, ordered, run_cases, run_suite
+from attnbench.run.rounds import Observer, RunInterruptedError, run_cases
+from attnbench.run.runner import cases_left, ordered, run_suite
 from attnbench.run.store import RunWriter, load_run
 
 
@@ -41,6 +42,9 @@ class Scripted:
 
     def prepare(self, cases) -> None:
         pass
+
+    def time_again(self, record: Record, number: int) -> Record:
+        raise AssertionError("none of these cases has a latency")
 
     def submit(self, one: Case) -> Record:
         status = self.statuses.get(f"n{one.seqlen_k}", "ok")
@@ -83,7 +87,7 @@ def test_an_interruption_keeps_what_was_measured_and_resuming_completes_it(tmp_p
     assert run.meta["status"] == "interrupted"
     assert run.missing == [one.case_id for one in cases[2:]]
 
-    assert cases_left(None, tmp_path) == cases[2:]
+    assert cases_left(None, tmp_path) == [(one, MeasureSettings().launches) for one in cases[2:]]
     second, watching = Scripted(), Watching()
     with RunWriter.resume(tmp_path) as writer:
         run_cases(cases, second, writer, watching)
@@ -108,7 +112,7 @@ def test_resuming_tries_again_what_may_have_been_the_machine(tmp_path):
     told = {f"n{length}": status for length, status in statuses.items()}
     with start(tmp_path, *cases) as writer:
         run_cases(cases, Scripted(**told), writer, Watching())
-    assert [one.seqlen_k for one in cases_left(None, tmp_path)] == [5, 6, 7]
+    assert [one.seqlen_k for one, _ in cases_left(None, tmp_path)] == [5, 6, 7]
     with RunWriter.resume(tmp_path) as writer:
         run_cases(cases, Scripted(), writer, Watching())
     final = [record.status for record in load_run(tmp_path).records]
@@ -148,7 +152,7 @@ def test_a_process_per_implementation_wants_its_cases_together():
 )
 def test_another_suite_cannot_continue_a_run(tmp_path, other):
     start(tmp_path, case()).close()
-    assert cases_left(suite(case()), tmp_path) == [case()]
+    assert cases_left(suite(case()), tmp_path) == [(case(), MeasureSettings().launches)]
     with pytest.raises(UsageError, match="another suite, other cases or other settings"):
         run_suite(other, resume=tmp_path)
 
