@@ -25,8 +25,8 @@ from .truth import Yardstick, affordable, make_yardstick, masked_gradient, sampl
 from .workload import Outputs, Workload
 
 GRADIENTS_KEPT = 8
-PAIRS = 1 << 27
-"""Scores that the truth of rows may cost: some 10 s on one core, gradients three times that."""
+PAIRS = 1 << 25
+"""Scores that the truth of rows may cost: some 10 s on one core with its baseline, more with gradients."""
 
 
 def rows_to_check(workload: Workload, settings: MeasureSettings) -> Tensor | None:
