@@ -12,7 +12,8 @@ TILE = {"block_q": 64, "block_k": 64, "num_warps": 4}
 
 def record(autotune: Any = None, backend: str | None = None, **changes) -> Record:
     provenance = Provenance(autotune=autotune, backend=backend)
-    return Record(**({"case_id": "a", "case": {}, "status": "ok", "provenance": provenance} | changes))
+    values: dict[str, Any] = {"case_id": "a", "case": {}, "status": "ok", "provenance": provenance}
+    return Record(**(values | changes))
 
 
 @pytest.mark.parametrize(

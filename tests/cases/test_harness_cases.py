@@ -67,11 +67,11 @@ metrics = ["memory"]
 def test_processes_that_fill_one_cache_at_once_get_the_same_kernel(tmp_path):
     """E09: no missing file, and no binary with another's metadata."""
     cache = tmp_path / "cache"
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "TRITON_INTERPRET": "0"}
+    settings = {"TRITON_CACHE_DIR": str(cache), "TRITON_INTERPRET": "0", "TRITON_DUMP_PTXAS_LOG": "1"}
     started = [
         subprocess.Popen(
             [sys.executable, "-c", COMPILE, str(tmp_path / f"facts-{number}")],
-            env=environment,
+            env=os.environ | settings,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

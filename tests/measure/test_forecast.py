@@ -1,20 +1,24 @@
 """What a suite would cost is known without a workload, and the closed forms are what a count finds."""
 
+from typing import Any
+
 import pytest
 
 from attnbench.measure import forecast as module
 from attnbench.measure.forecast import Forecast, forecast
 from attnbench.measure.memory import predict_counts
+from attnbench.measure.workload import Workload, build_workload
 from attnbench.plan.case import Case
 
 WINDOW = {"name": "sliding-window", "window_size": 9}
 FULL = {"name": "full"}
+DTYPES: tuple[tuple[int, dict[str, Any]], ...] = ((96, {}), (33, {"dtype": "float16"}))
 IN_CLOSED_FORM = [
     *(
-        Case(implementation=name, seqlen_q=seqlen, num_heads=2, head_dim=16, mask=mask, dtype=dtype)
+        Case(implementation=name, seqlen_q=seqlen, num_heads=2, head_dim=16, mask=mask, **dtype)
         for name in ("naive", "sdpa", "linear")
         for mask in (FULL, {})
-        for seqlen, dtype in ((96, "float32"), (33, "float16"))
+        for seqlen, dtype in DTYPES
     ),
     *(
         Case(
@@ -71,12 +75,20 @@ def test_the_stated_peak_is_what_fake_tensors_show(case, monkeypatch):
 
 def test_what_states_no_peak_is_counted_once_for_what_a_count_cannot_tell_apart(monkeypatch):
     built: list[Case] = []
-    real = module.build_workload
-    monkeypatch.setattr(
-        module, "build_workload", lambda case, **form: built.append(case) or real(case, **form)
-    )
+
+    def build(case: Case, **form: Any) -> Workload:
+        built.append(case)
+        return build_workload(case, **form)
+
+    monkeypatch.setattr(module, "build_workload", build)
     module._counted.cache_clear()
-    form = {"implementation": "naive", "seqlen_q": 24, "num_heads": 1, "head_dim": 8, "mode": "bwd"}
+    form: dict[str, Any] = {
+        "implementation": "naive",
+        "seqlen_q": 24,
+        "num_heads": 1,
+        "head_dim": 8,
+        "mode": "bwd",
+    }
     cases = [
         Case(**form, **changes) for changes in ({}, {"cache": "warm"}, {"threads": 2}, {"compile": True})
     ]

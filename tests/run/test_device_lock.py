@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,11 +38,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def hold() -> Iterator:
+def hold() -> Iterator[Callable[[float, float], subprocess.Popen[str]]]:
     """Starts processes that hold the lock of the CPU; they are ended behind the test."""
-    started: list[subprocess.Popen] = []
+    started: list[subprocess.Popen[str]] = []
 
-    def start(limit_s: float, stay_s: float) -> subprocess.Popen:
+    def start(limit_s: float, stay_s: float) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", HOLD, str(limit_s), str(stay_s)]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         assert started[-1].stdout.readline() == "True\n"

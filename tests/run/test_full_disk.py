@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_a_run_on_a_full_disk_loses_nothing_and_goes_on_with_room(folder):
     assert {record["status"] for record in whole} == {"ok"}
 
 
-def records_in(folder: Path) -> list[dict]:
+def records_in(folder: Path) -> list[dict[str, Any]]:
     """The records of a copy of a run; every line is whole."""
     text = (folder / "records.jsonl").read_text(encoding="utf-8")
     assert text.endswith("\n")
