@@ -43,6 +43,7 @@ class CpuTimer:
             # A call that takes the whole budget needs no warm-up, and three of it are dear enough.
             dear = loops == 1 and first_ns * 1e-9 >= max(rule.budget_s, warmup_s)
             samples = [first_ns * 1e-6] if dear else []
+            task.settled()
             if loops is not None:
                 self._sample_until_enough(task, rule, loops, samples)
         return Timing(
