@@ -92,7 +92,10 @@ class Activities:
         """Stop, and leave the process as it was: with records enabled, every later call would be dearer."""
         try:
             for activity in self._kinds:
-                _ask(f"disable {activity.name}", lambda activity=activity: self._cupti.activity_disable(activity))
+                _ask(
+                    f"disable {activity.name}",
+                    lambda activity=activity: self._cupti.activity_disable(activity),
+                )
             _ask("finalize", self._cupti.finalize)
         except CuptiError:
             if error is None:

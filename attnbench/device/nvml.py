@@ -144,8 +144,10 @@ def process_bytes(uuid: str, pid: int) -> int | str:
             return "NVML does not list this process by its id here, as in a container with ids of its own"
         return "the driver does not tell the memory of a process" if found[0] is None else int(found[0])
 
-    reason = unavailable_reason()
-    return reason or _with_library(read) or "NVML does not list the processes of this GPU"
+    if (reason := unavailable_reason()) is not None:
+        return reason
+    told = _with_library(read)
+    return "NVML does not list the processes of this GPU" if told is None else told
 
 
 def supports_gpm(uuid: str) -> bool:

@@ -11,13 +11,14 @@ from attnbench.plan.settings import MeasureSettings
 
 from .checking import Check
 from .counting import UNSEEN, Counts
+from .energy import measure_energy
 from .flops import measure_flops
 from .interpreter import BACKEND as INTERPRETER
 from .interpreter import KernelTrace
 from .latency import measure_latency
 from .memory import measure_memory
 from .optimizer import has_step, measure_optimizer
-from .record import Record, Traffic
+from .record import Record, Telemetry, Traffic
 from .share import latency_fraction, measure_share
 from .traffic import measure_traffic
 from .workload import Outputs, Workload
@@ -34,13 +35,15 @@ def fill_counted(
     """Fill memory, traffic, FLOPs and provenance from the first call; ``counts`` is None if compiled."""
     missing = record.unavailable
     if "memory" in settings.metrics:
-        record.memory = measure_memory(workload, counts, predicted)
+        record.memory = measure_memory(workload, counts, predicted, missing)
         missing["memory.hidden_workspace_bytes"] = "what a kernel allocates inside itself is not seen"
-        missing["memory.process_bytes"] = "the process holds more than one case"
+        if record.memory.process_bytes is None:
+            missing.setdefault("memory.process_bytes", "the process holds more than one case")
         if record.memory.peak_bytes is None:
             missing["memory.peak_bytes"] = missing["memory.peak_increment_bytes"] = UNSEEN
         if record.memory.reserved_bytes is None:
-            missing["memory.reserved_bytes"] = "the CPU has no caching allocator"
+            why = "the CPU has no caching allocator"
+            missing["memory.reserved_bytes"] = missing["memory.requested_peak_bytes"] = why
     if "traffic" in settings.metrics:
         record.traffic = measure_traffic(workload, counts, missing)
         _requested(workload, trace, record.traffic, missing)
@@ -98,6 +101,12 @@ def fill_timed(
             record.share.latency_fraction = latency_fraction(workload, settings)
         else:
             record.unavailable["share.latency_fraction"] = untimed
+    if wrong is None and "energy" in settings.metrics:
+        if untimed is None:
+            record.telemetry = record.telemetry or Telemetry()
+            record.telemetry.energy_per_call_j = measure_energy(workload, record.unavailable)
+        else:
+            record.unavailable["telemetry.energy_per_call_j"] = untimed
     if wrong is None and "optimizer" in settings.metrics and has_step(workload):
         if untimed is None:
             record.optimizer_step = measure_optimizer(workload, settings)
@@ -126,7 +135,7 @@ def _time(
         return outputs
 
     timed = dataclasses.replace(workload, call=keeping)
-    record.latency, record.telemetry = measure_latency(timed, settings)
+    record.latency, record.telemetry = measure_latency(timed, settings, unavailable=record.unavailable)
     if workload.case.cache == "cold" and record.latency.cache == "warm":
         record.unavailable["latency.cold"] = "a CPU's caches stay as the call before left them"
     return None if isinstance(check, str) else check.drift(checked, last[0]) or check.written(workload)

@@ -161,7 +161,9 @@ class FakeCupti(ModuleType):
             if ActivityKind.RUNTIME in self.enabled:
                 start = kernel.launched_ns
                 records.append(
-                    Record(kind=ActivityKind.RUNTIME, start=start, end=start + LAUNCH_NS, correlation_id=number)
+                    Record(
+                        kind=ActivityKind.RUNTIME, start=start, end=start + LAUNCH_NS, correlation_id=number
+                    )
                 )
             kind = ActivityKind.MEMSET if kernel.name == "flush" else ActivityKind.CONCURRENT_KERNEL
             if kind in self.enabled and not self.drops(kernel):

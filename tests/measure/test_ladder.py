@@ -157,7 +157,9 @@ def test_copies_of_a_call_give_its_output_from_memory_of_their_own():
         assert torch.equal(second().out, out)
 
 
-@pytest.mark.parametrize("change", [{"mode": "bwd"}, {"mode": "fwd_bwd"}, {"mode": "decode"}, {"level": "block"}])
+@pytest.mark.parametrize(
+    "change", [{"mode": "bwd"}, {"mode": "fwd_bwd"}, {"mode": "decode"}, {"level": "block"}]
+)
 def test_only_forward_calls_of_an_attention_have_copies(change):
     fields = {"implementation": "naive", "seqlen_q": 64, **change}
     if change.get("mode") == "decode":
