@@ -1,7 +1,7 @@
 """CUPTI's activity records: when each kernel began and ended, by the GPU's own clock. Needs no privilege.
 
-In: the package `cupti-python`, which has NVIDIA's licence and is never bundled. Out: `refusal()`, why it can't be
-used here, and `Activities`, what the GPU did for whatever the host called between two moments.
+In: the package `cupti-python`, which has NVIDIA's licence and is never bundled. Out: `refusal()`, why it
+can't be used here, and `Activities`, what the GPU did for whatever the host called between two moments.
 
 Kernels are matched to a call by where they were launched: every CUDA call has a record with its moment on the
 host and a number, which the record of the kernel repeats. So launches by other threads of this process, such
@@ -33,7 +33,7 @@ class CuptiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A kernel, copy or fill on the GPU, in nanoseconds of CUPTI's clock; copies and fills have their size too."""
+    """A kernel, copy or fill on the GPU, in nanoseconds of CUPTI's clock; the name of a copy has its size."""
 
     name: str
     start_ns: int
@@ -44,8 +44,8 @@ class Work:
 def refusal() -> str | None:
     """Why activity records can't be had here, or None. Nothing is started.
 
-    `cupti-python` 13 speaks to drivers of CUDA 13; a PyTorch for another major version brings another CUPTI into
-    the process, and the two exclude each other.
+    `cupti-python` 13 speaks to drivers of CUDA 13; a PyTorch for another major version brings another CUPTI
+    into the process, and the two exclude each other.
     """
     try:
         installed = version(PACKAGE)

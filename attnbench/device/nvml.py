@@ -128,7 +128,7 @@ def throttle_reasons(before: GpuState | None, after: GpuState | None) -> list[st
 
 
 def energy_j(uuid: str) -> float | None:
-    """Joules that the whole board has used since the driver started, or None (before Volta, in a MIG instance)."""
+    """Joules that the whole board has used since the driver started; None before Volta and in a MIG part."""
     return _with_library(
         lambda nv: nv.nvmlDeviceGetTotalEnergyConsumption(nv.nvmlDeviceGetHandleByUUID(uuid)) / 1000
     )

@@ -1,7 +1,9 @@
-"""Peak memory on a CUDA device: what its caching allocator and NVML say. In: a workload. Out: the section, filled.
+"""Peak memory on a CUDA device: what its caching allocator and NVML say. In: a workload. Out: the section,
+filled.
 
-The allocator counts tensors and nothing else. What libraries, kernels and the CUDA context take beside it is in
-``process_bytes`` alone, which NVML tells in steps of 2 MiB and which holds the allocator's whole cache too.
+The allocator counts tensors and nothing else. What libraries, kernels and the CUDA context take beside it is
+in ``process_bytes`` alone, which NVML tells in steps of 2 MiB and which holds the allocator's whole cache
+too.
 """
 
 import os
@@ -51,8 +53,8 @@ def ask_allocator(
 ) -> None:
     """Call once more and fill in the allocator's peaks, in its blocks and as requested, and what it reserved.
 
-    Increments are over what was there before ``prepare``; peaks add the workload's own tensors to them, so that
-    nothing else that the process holds is in them.
+    Increments are over what was there before ``prepare``; peaks add the workload's own tensors to them, so
+    that nothing else that the process holds is in them.
     """
     memory = allocator or cuda_allocator(workload.device)
     with workload.environment():

@@ -1,5 +1,5 @@
-"""The timer that reads the GPU's own activity records. In: a task. Out: samples, from the beginning of a call's
-first kernel to the end of its last.
+"""The timer that reads the GPU's own activity records. In: a task. Out: samples, from the beginning of a
+call's first kernel to the end of its last.
 
 Time between the kernels of a call is in the sample, time before the first is not; nor is the flush, whose
 kernel belongs to no call. Only CUDA calls of this process are seen.
@@ -19,7 +19,7 @@ TICK_MS = 32e-6
 
 @dataclass
 class ActivityStream:
-    """A stream whose marks are moments on the host, and whose times are those of the kernels launched between.
+    """A stream whose marks are moments on the host, and whose times are of what was launched between them.
 
     Every sample must be of the same kernels.
     """

@@ -1,9 +1,10 @@
-"""Energy of one call on a GPU, from the board's own counter. In: a workload. Out: joules, or why there are none.
+"""Energy of one call on a GPU, from the board's own counter. In: a workload. Out: joules, or why there are
+none.
 
-The call is repeated for a second or more, without a flush, and the counter's growth is divided by the number of
-calls: a warm cache, launches by the host as they come. The counter is of the whole board, so that what it uses
-while idle is in the result, and for a call shorter than its launch most of it is. On a CPU there is no such
-counter that a process without privileges may read.
+The call is repeated for a second or more, without a flush, and the counter's growth is divided by the number
+of calls: a warm cache, launches by the host as they come. The counter is of the whole board, so that what it
+uses while idle is in the result, and for a call shorter than its launch most of it is. On a CPU there is no
+such counter that a process without privileges may read.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ MOST_QUEUED = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Meter:
-    """A device with an energy counter: ``read_j`` its growth since some moment, ``synchronize`` waits for it."""
+    """A device that counts its energy: ``read_j`` since some moment; ``synchronize`` waits for its work."""
 
     read_j: Callable[[], float | None]
     synchronize: Callable[[], None]

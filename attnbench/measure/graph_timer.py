@@ -1,9 +1,10 @@
-"""The timer for the shortest calls: many of them captured in one CUDA graph. In: a task. Out: samples, each the
-time of a replay over its calls.
+"""The timer for the shortest calls: many of them captured in one CUDA graph. In: a task. Out: samples, each
+the time of a replay over its calls.
 
-Launching is the GPU's then, so that the host's share is gone; what passes between two calls of a graph, about a
-microsecond, is in the sample. Cold: each call of a graph reads its own copies of the inputs, and all copies
-together exceed the L2 cache so far that none of a replay's are left for the next. Outputs are kept apart as well.
+Launching is the GPU's then, so that the host's share is gone; what passes between two calls of a graph, about
+a microsecond, is in the sample. Cold: each call of a graph reads its own copies of the inputs, and all copies
+together exceed the L2 cache so far that none of a replay's are left for the next. Outputs are kept apart as
+well.
 """
 
 import dataclasses
@@ -96,8 +97,9 @@ class GraphTimer:
         """
         calls = self._calls(task)
         replay = self.graphs.capture(calls)
-        # The copies are the flush.
-        timer = CudaTimer(self.stream, "warm", self.host_clock, self.name)
+        # Where cold, a flush stands before each replay too, so that the device is busy while the host
+        # launches it; where warm, the replay before does that for all but the first of a chunk.
+        timer = CudaTimer(self.stream, self.cache, self.host_clock, self.name)
         timing = timer.time(dataclasses.replace(task, call=replay), rule, warmup_s)
         samples = [sample / len(calls) for sample in timing.samples_ms]
         return dataclasses.replace(timing, samples_ms=samples)
@@ -117,5 +119,5 @@ class GraphTimer:
 
 
 def rotations(bytes_each: int, l2_bytes: int) -> int:
-    """Return how many copies make each of them cold: all together five times the cache, and 256 MB at least."""
+    """Return how many copies make each of them cold: together five times the cache, and 256 MB at least."""
     return max(2, -(-max(L2_TIMES * l2_bytes, FLUSH_BYTES) // max(1, bytes_each)))

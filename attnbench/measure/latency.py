@@ -1,5 +1,7 @@
 """Latency of one call. In: a workload and settings. Out: the section with every sample, and the telemetry."""
 
+import dataclasses
+
 import torch
 
 from attnbench.device.limits import usable_cores
@@ -53,6 +55,8 @@ def measure_latency(
         timing = timer.time(task, rule, settings.warmup_s)
     if unavailable is not None:
         unavailable.update({f"latency.{name}": why for name, why in timing.passed_over.items()})
+    if min(timing.samples_ms, default=0.0) <= 0:  # a time of 0 is one that the timer could not tell
+        timing = dataclasses.replace(timing, samples_ms=[], below_resolution=True)
     verdict = judge(
         timing.samples_ms,
         seen.activity,

@@ -1,6 +1,6 @@
 """What the machine did during a measurement. In: a device. Out: the section, and what verdicts need of it.
 
-A GPU is read when it has warmed up and again after the last sample: in between lie the samples and nothing else.
+A GPU is read when it has warmed up and again after the last sample: between lie samples and nothing else.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,8 @@ from attnbench.device.nvml import GpuState, gpu_state, throttle_reasons
 
 from .record import Telemetry
 
-
 MEAN_POWER_S = 0.2
-"""The energy counter moves in steps of up to a tenth of a second; over a shorter time its growth says little."""
+"""The energy counter moves in steps of up to a tenth of a second: over less its growth says little."""
 
 
 @dataclass
@@ -30,7 +29,7 @@ class Observation:
     uuid: str | None = None
 
     def settled(self) -> None:
-        """Take the GPU as it is now for the beginning: warmed up, its clock no longer that of an idle card."""
+        """Begin with the GPU as it is now: warmed up, its clock no longer that of an idle card."""
         if self.uuid is not None:
             self.gpu_before = gpu_state(self.uuid)
 

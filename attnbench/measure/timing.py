@@ -25,7 +25,7 @@ def nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Copies:
-    """The same call on copies of its tensors: ``make(n)`` returns ``n`` calls, each on its own ``bytes_each``."""
+    """The same call on copies of its tensors: ``make(n)`` returns ``n`` calls, each with ``bytes_each``."""
 
     bytes_each: int
     make: Callable[[int], list[Callable[[], Any]]]
@@ -50,8 +50,8 @@ class Task:
 class Timing:
     """Time per call of every sample, and of the very first call, which compiles and tunes.
 
-    ``samples_ms`` is empty if the call is too short for the timer. ``passed_over`` names better timers, each with
-    the reason why it was not used.
+    ``samples_ms`` is empty if the call is too short for the timer. ``passed_over`` names better timers, each
+    with the reason why it was not used.
     """
 
     samples_ms: list[float]

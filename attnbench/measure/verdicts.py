@@ -35,9 +35,9 @@ def judge(
 ) -> list[str]:
     """Return ``["valid"]``, or everything that speaks against the latency.
 
-    ``threads`` is how many this process computes with, ``cores`` how many it may use.
-    ``clock_drift`` is the relative change of a GPU's clock, up or down; ``other_processes`` are those that
-    hold it too, whatever they do there. ``plausible_floor_ms`` is the time that the hardware's peak would need.
+    ``threads`` is how many this process computes with, ``cores`` how many it may use. ``clock_drift`` is the
+    relative change of a GPU's clock, up or down; ``other_processes`` are those that hold it too, whatever
+    they do there. ``plausible_floor_ms`` is the time that the hardware's peak would need.
     """
     if below_resolution or not samples_ms:
         return ["below_resolution"]

@@ -1,4 +1,4 @@
-"""NVML with a GPU on a machine without one: the constants and errors of the real `pynvml`, readings made by hand."""
+"""NVML with a GPU where there is none: constants and errors of the real `pynvml`, readings made by hand."""
 
 import sys
 from dataclasses import dataclass, field

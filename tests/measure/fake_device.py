@@ -1,4 +1,5 @@
-"""A GPU without a GPU: a host and a device with a clock each, and what CUPTI and CUDA graphs would make of it.
+"""A GPU without a GPU: a host and a device with a clock each, and what CUPTI and CUDA graphs would make of
+it.
 
 The host queues work, which takes it a few microseconds a launch; the device does it in order, behind the host
 whenever it is busy. Nothing else moves the clocks.
@@ -55,10 +56,8 @@ class FakeStream:
     """Its events are as CUDA's: an event's time is when the device reaches it."""
 
     device: FakeDevice
-    flushes: int = 0
 
     def flush(self) -> None:
-        self.flushes += 1
         self.device.launch(FLUSH_NS, "flush")
 
     def mark(self) -> int:
@@ -101,7 +100,7 @@ class ActivityKind(enum.IntEnum):
     CONCURRENT_KERNEL = 10
 
 
-class cuptiError(Exception):  # noqa: N801 - its name there
+class cuptiError(Exception):
     pass
 
 

@@ -14,7 +14,7 @@ STRANGERS = 7 * MIB
 
 
 class FakeAllocator:
-    """Blocks of 512 bytes, segments of 2 MiB, and the statistics by the names of ``torch.cuda.memory_stats``."""
+    """Blocks of 512 bytes, segments of 2 MiB, statistics by the names of ``torch.cuda.memory_stats``."""
 
     def __init__(self, *, keeps_requested: bool = True, process: int | str = 600 * MIB) -> None:
         self.keeps_requested, self.process = keeps_requested, process

@@ -1,4 +1,4 @@
-"""Activity records: matched to calls, flushes and strangers left out, and every way in which they can fail."""
+"""Activity records: matched to calls, flushes and strangers left out, and all ways in which they fail."""
 
 import sys
 from dataclasses import replace
@@ -83,7 +83,9 @@ def test_another_set_of_kernels_is_no_sample_of_the_same_call(device, library):
         device.launch(4_000, "one path" if next(calls) < 20 else "the other path")
 
     changing = Task(call=call, prepare=nothing, repeatable=True)
-    with pytest.raises(UnusableTimerError, match="kernels changed between samples.*one path, the other path"):
+    with pytest.raises(
+        UnusableTimerError, match=r"kernels changed between samples.*one path, the other path"
+    ):
         timer(device).time(changing, RULE, warmup_s=0.0)
     assert not library.enabled
 
