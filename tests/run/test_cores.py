@@ -31,7 +31,7 @@ def test_and_that_is_what_the_kernel_says():
 
 
 def test_one_core_of_each_pair_is_kept(monkeypatch, tmp_path):
-    """Cores 0 and 2 are halves of one, so are 1 and 3; the user has excluded core 4, but not its other half."""
+    """Cores 0 and 2 are halves of one, so are 1 and 3; the user has excluded core 4, not its other half."""
     for core in range(6):
         folder = tmp_path / f"cpu{core}/topology"
         folder.mkdir(parents=True)

@@ -52,9 +52,9 @@ def test_a_case_that_finds_no_room_is_oom_with_its_bytes_and_the_next_one_runs(m
 
 
 FILLED_MEANWHILE = (
-    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.50 GiB "
-    "is free. Process 4711 has 77.00 GiB memory in use. Of the allocated memory 100.00 MiB is allocated by "
-    "PyTorch, and 10.00 MiB is reserved by PyTorch but unallocated."
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which "
+    "1.50 GiB is free. Process 4711 has 77.00 GiB memory in use. Of the allocated memory 100.00 MiB is "
+    "allocated by PyTorch, and 10.00 MiB is reserved by PyTorch but unallocated."
 )
 
 
@@ -70,7 +70,7 @@ def test_a_card_that_fills_up_while_a_case_runs():
 @pytest.mark.parametrize(
     "words",
     [
-        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call.",
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at another call.",
         "CUDA driver error: out of memory",
         "Triton Error [CUDA]: out of memory",
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
