@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from attnbench.device import nvml
+from attnbench.device import cupti, nvml
 from attnbench.device.hardware import cuda_devices
 
 _TRY_TIMEOUT_S = 120
@@ -45,6 +45,8 @@ def probes() -> list[Probe]:
             *torch_there[:1],
             _timer_detail() if torch_there[0] else torch_there[1],
         ),
+        Probe("latency", "cupti activity", *_records_activity()),
+        Probe("latency", "cuda graph", *_needs_gpu("forward calls under 20 µs, many in one replay")),
         Probe("latency", "cuda events", *_needs_gpu("time between two events on the device")),
         Probe("memory", "tensor lifetimes", *torch_there),
         Probe("memory", "cuda allocator", *_needs_gpu("the allocator's own peak")),
@@ -60,6 +62,7 @@ def probes() -> list[Probe]:
         Probe("agreement", "bfloat16, interpreted", False, _BFLOAT16),
         Probe("kernels", "compiled ahead of time", *triton_compiler()),
         Probe("telemetry", "nvml", *_needs_gpu("clocks, power, temperature, throttling, other processes")),
+        Probe("telemetry", "energy counter", *energy()),
         Probe("telemetry", "context switches", *_context_switches()),
     ]
 
@@ -99,6 +102,26 @@ def gpm() -> tuple[bool, str]:
         return _needs_gpu("")
     able = [gpu.name for gpu in devices if nvml.supports_gpm(gpu.uuid)]
     return bool(able), ", ".join(able) if able else "no GPU here offers GPM metrics (Hopper and later do)"
+
+
+def energy() -> tuple[bool, str]:
+    """Whether a GPU here counts the energy that it uses."""
+    devices = cuda_devices()
+    if not devices:
+        return _needs_gpu("")
+    able = [gpu.name for gpu in devices if nvml.energy_j(gpu.uuid) is not None]
+    return bool(able), ", ".join(able) if able else "no GPU here counts its energy (Volta and later do)"
+
+
+def _records_activity() -> tuple[bool, str]:
+    """Available with a GPU and a CUPTI that goes with the driver and with PyTorch; needs no permission."""
+    missing = [why for available, why in (_needs_gpu(""), _cupti()) if not available]
+    return (False, "; ".join(missing)) if missing else (True, "when each kernel began and ended")
+
+
+def _cupti() -> tuple[bool, str]:
+    reason = cupti.refusal()
+    return reason is None, reason or ""
 
 
 def _needs_gpu(detail: str) -> tuple[bool, str]:

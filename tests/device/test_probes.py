@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.device import hardware, nvml, probes
+from attnbench.device import cupti, hardware, nvml, probes
 
 
 @pytest.fixture
@@ -93,3 +93,23 @@ def test_probing_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     probes._try_triton("neither", "", {})
     assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_activity_records_need_a_gpu_and_a_cupti_that_fits(a_gpu, monkeypatch):
+    monkeypatch.setattr(cupti, "refusal", lambda: "cupti-python is not installed")
+    assert probes._records_activity() == (False, "cupti-python is not installed")
+    monkeypatch.setattr(cupti, "refusal", lambda: None)
+    assert probes._records_activity() == (True, "when each kernel began and ended")
+
+
+def test_without_a_gpu_both_are_missing(no_gpu, monkeypatch):
+    monkeypatch.setattr(cupti, "refusal", lambda: "cupti-python is not installed")
+    said = "no NVIDIA driver: none; cupti-python is not installed"
+    assert probes._records_activity() == (False, said)
+
+
+def test_energy_needs_a_gpu_that_counts_it(a_gpu, monkeypatch):
+    monkeypatch.setattr(nvml, "energy_j", lambda uuid: None)
+    assert probes.energy() == (False, "no GPU here counts its energy (Volta and later do)")
+    monkeypatch.setattr(nvml, "energy_j", lambda uuid: 12.0)
+    assert probes.energy() == (True, "Card")
