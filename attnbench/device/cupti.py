@@ -11,10 +11,12 @@ as those of a backward pass, count too, and nothing has to be synchronised aroun
 from __future__ import annotations
 
 import bisect
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -77,13 +79,16 @@ class Activities:
         self._cupti = _module()
         self._arriving: tuple[list[tuple[int, int]], list[Work]] = ([], [])
         self._kinds = [getattr(self._cupti.ActivityKind, name) for name in (*_LAUNCHES, *_WORK)]
-        for kind in self._kinds:
-            _ask(f"enable {kind.name}", lambda kind=kind: self._cupti.activity_enable(kind))
-        _ask(
-            "register buffers",
-            lambda: self._cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), self._take),
-        )
-        self.collect()
+        try:
+            for kind in self._kinds:
+                _ask(f"enable {kind.name}", partial(self._cupti.activity_enable, kind))
+            register = self._cupti.activity_register_callbacks
+            _ask("register buffers", lambda: register(lambda: (_BUFFER_BYTES, 0), self._take))
+            self.collect()
+        except CuptiError:
+            with contextlib.suppress(CuptiError):
+                self._stop()
+            raise
         return self
 
     def __exit__(
@@ -91,15 +96,15 @@ class Activities:
     ) -> None:
         """Stop, and leave the process as it was: with records enabled, every later call would be dearer."""
         try:
-            for activity in self._kinds:
-                _ask(
-                    f"disable {activity.name}",
-                    lambda activity=activity: self._cupti.activity_disable(activity),
-                )
-            _ask("finalize", self._cupti.finalize)
+            self._stop()
         except CuptiError:
             if error is None:
                 raise
+
+    def _stop(self) -> None:
+        for kind in self._kinds:
+            _ask(f"disable {kind.name}", partial(self._cupti.activity_disable, kind))
+        _ask("finalize", self._cupti.finalize)
 
     def now_ns(self) -> int:
         """The moment, on the clock that all records share."""

@@ -103,8 +103,10 @@ def fill_timed(
             record.unavailable["share.latency_fraction"] = untimed
     if wrong is None and "energy" in settings.metrics:
         if untimed is None:
-            record.telemetry = record.telemetry or Telemetry()
-            record.telemetry.energy_per_call_j = measure_energy(workload, record.unavailable)
+            joules = measure_energy(workload, record.unavailable)
+            if joules is not None:
+                record.telemetry = record.telemetry or Telemetry()
+                record.telemetry.energy_per_call_j = joules
         else:
             record.unavailable["telemetry.energy_per_call_j"] = untimed
     if wrong is None and "optimizer" in settings.metrics and has_step(workload):

@@ -46,8 +46,9 @@ class Observation:
     @property
     def clock_drift(self) -> float | None:
         """The change of the SM clock in between over its first value; None where it can't be read."""
-        ends = [state and state.sm_clock_mhz for state in (self.gpu_before, self.gpu_after)]
-        return None if not ends[0] or ends[1] is None else ends[1] / ends[0] - 1
+        states = (self.gpu_before, self.gpu_after)
+        start, end = (None if state is None else state.sm_clock_mhz for state in states)
+        return None if not start or end is None else end / start - 1
 
     @property
     def other_processes(self) -> int:

@@ -74,7 +74,7 @@ def test_b05_a_flushed_cache_is_as_cold_as_rotated_inputs_and_no_faster_than_the
     device = torch.device("cuda", torch.cuda.current_device())
     x = torch.randn(16 * MIB, device=device)
 
-    def make(count: int) -> list:
+    def make(count: int) -> list[partial[torch.Tensor]]:
         return [partial(torch.add, x.clone(), 1) for _ in range(count)]
 
     copies = Copies(bytes_each=x.nbytes, make=make)

@@ -81,7 +81,8 @@ class FakeGraphs:
 
     def capture(self, calls: Sequence[Callable[[], Any]]) -> Callable[[], None]:
         self.captured = len(calls)
-        self.device.capturing = nodes = []
+        nodes: list[tuple[str, int]] = []
+        self.device.capturing = nodes
         for call in calls:
             call()
         self.device.capturing = None
@@ -131,12 +132,12 @@ class FakeCupti(ModuleType):
         self.completed: Callable[[list[Record]], None] | None = None
         self.reported = 0
         self.finalized = 0
-        self.refuses: str | None = None
+        self.refuses: dict[str, str] = {}
         self.drops: Callable[[Kernel], bool] = lambda kernel: False
 
     def activity_enable(self, kind: int) -> None:
-        if self.refuses is not None:
-            raise cuptiError(self.refuses)
+        if (why := self.refuses.get(ActivityKind(kind).name)) is not None:
+            raise cuptiError(why)
         if not self.enabled:
             self.reported = len(self.device.kernels)
         self.enabled.add(kind)

@@ -1,10 +1,15 @@
 """The CUDA allocator's numbers, from an allocator that is only a table, and what it can't tell."""
 
+import os
+from dataclasses import replace
+
 import pytest
+import torch
 
 from attnbench.device.nvml import process_bytes
 from attnbench.measure.cuda_memory import Allocator, ask_allocator
 from attnbench.measure.record import Memory
+from attnbench.measure.telemetry import uuid_of
 from attnbench.measure.workload import Workload, build_workload
 from attnbench.plan.case import Case
 
@@ -56,14 +61,13 @@ class FakeAllocator:
 
 
 def asked(fake: FakeAllocator, workload: Workload) -> tuple[Memory, dict[str, str]]:
-    section, missing = Memory(), {}
+    section = Memory()
+    missing: dict[str, str] = {}
     ask_allocator(workload, section, missing, allocator=fake.functions())
     return section, missing
 
 
 def workload_that_allocates(fake: FakeAllocator, *sizes: int, prepared: int = 0) -> Workload:
-    from dataclasses import replace
-
     workload = build_workload(Case(implementation="naive", seqlen_q=17))
     call = workload.call
 
@@ -117,14 +121,9 @@ def test_what_is_not_told_is_absent_and_says_why():
 
 @pytest.mark.gpu
 def test_the_three_numbers_of_a_real_allocator_are_in_order():
-    import os
-
-    import torch
-
-    from attnbench.measure.telemetry import uuid_of
-
     workload = build_workload(Case(implementation="naive", seqlen_q=1000, device="cuda", dtype="bfloat16"))
-    section, missing = Memory(), {}
+    section = Memory()
+    missing: dict[str, str] = {}
     ask_allocator(workload, section, missing)
     assert section.requested_peak_bytes <= section.peak_bytes <= section.reserved_bytes
     told = process_bytes(uuid_of(torch.device("cuda:0")), os.getpid())

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
@@ -111,9 +112,10 @@ def test_a_lost_record_is_no_time(device, library):
 
 
 def test_what_cupti_says_is_the_reason(device, library):
-    library.refuses = "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)"
-    with pytest.raises(UnusableTimerError, match=r"can't enable RUNTIME: .*MULTIPLE_SUBSCRIBERS"):
+    library.refuses["MEMCPY"] = "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)"
+    with pytest.raises(UnusableTimerError, match=r"can't enable MEMCPY: .*MULTIPLE_SUBSCRIBERS"):
         timer(device).time(task(device, 4_000), RULE, warmup_s=0.0)
+    assert not library.enabled, "what it had not refused is not left on"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_versions_that_go_together(library, monkeypatch, installed, cuda, reason
 
 def test_a_package_that_is_not_installed(monkeypatch):
     def missing(package: str) -> str:
-        raise cupti.PackageNotFoundError(package)
+        raise PackageNotFoundError(package)
 
     monkeypatch.setattr(cupti, "version", missing)
     assert cupti.refusal() == "cupti-python is not installed"
