@@ -1,6 +1,7 @@
 """Cases B05 and B09: a flush that is timed or leaves the cache warm; calls too short for a timer."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -74,7 +75,7 @@ def test_b05_a_flushed_cache_is_as_cold_as_rotated_inputs_and_no_faster_than_the
     device = torch.device("cuda", torch.cuda.current_device())
     x = torch.randn(16 * MIB, device=device)
 
-    def make(count: int) -> list[partial[torch.Tensor]]:
+    def make(count: int) -> list[Callable[[], torch.Tensor]]:
         return [partial(torch.add, x.clone(), 1) for _ in range(count)]
 
     copies = Copies(bytes_each=x.nbytes, make=make)
