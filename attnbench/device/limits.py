@@ -7,7 +7,7 @@ the tightest counts). `root` exists so that another tree of the same files can b
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,17 @@ def allowed_cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def in_ranges(cores: Sequence[int]) -> str:
+    """Numbers in ascending order as the kernel writes them: `0-3,8`."""
+    ranges: list[list[int]] = []
+    for core in cores:
+        if ranges and core == ranges[-1][1] + 1:
+            ranges[-1][1] = core
+        else:
+            ranges.append([core, core])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def usable_cores(root: Path = _ROOT) -> int:

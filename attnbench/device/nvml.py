@@ -7,9 +7,10 @@ everything is empty or None; a single reading that a GPU doesn't support is None
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ _THROTTLE_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """Readings of one GPU now; of `energy_j` and `throttled_ns` only the growth means something."""
+    """Readings of one GPU at `read_s`; of `energy_j` and `throttled_ns` only the growth means something."""
 
     sm_clock_mhz: int | None
     memory_clock_mhz: int | None
@@ -36,6 +37,7 @@ class GpuState:
     other_processes: int | None
     used_bytes: int | None
     total_bytes: int | None
+    read_s: float = field(default_factory=time.perf_counter)
 
 
 def unavailable_reason() -> str | None:
@@ -123,6 +125,29 @@ def throttle_reasons(before: GpuState | None, after: GpuState | None) -> list[st
     if before is None or after is None:
         return []
     return [name for name, end in after.throttled_ns.items() if end > before.throttled_ns.get(name, end)]
+
+
+def energy_j(uuid: str) -> float | None:
+    """Joules that the whole board has used since the driver started; None before Volta and in a MIG part."""
+    return _with_library(
+        lambda nv: nv.nvmlDeviceGetTotalEnergyConsumption(nv.nvmlDeviceGetHandleByUUID(uuid)) / 1000
+    )
+
+
+def process_bytes(uuid: str, pid: int) -> int | str:
+    """Memory of the GPU that one process holds, contexts and libraries included, or why it can't be told."""
+
+    def read(nv: Any) -> int | str:
+        processes = nv.nvmlDeviceGetComputeRunningProcesses(nv.nvmlDeviceGetHandleByUUID(uuid))
+        found = [process.usedGpuMemory for process in processes if process.pid == pid]
+        if not found:
+            return "NVML does not list this process by its id here, as in a container with ids of its own"
+        return "the driver does not tell the memory of a process" if found[0] is None else int(found[0])
+
+    if (reason := unavailable_reason()) is not None:
+        return reason
+    told = _with_library(read)
+    return "NVML does not list the processes of this GPU" if told is None else told
 
 
 class Unavailable(Exception):

@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnbench.device import cupti, nvml
+from attnbench.device.hardware import cuda_devices
 from attnbench.device.requirements import Finding, cuda_gpu, installed, version_of
 
 _TRY_TIMEOUT_S = 120
@@ -40,6 +42,8 @@ def probes() -> list[Probe]:
             "perf_counter (cpu)",
             *(Finding(True, _resolution()) if torch_there[0] else torch_there),
         ),
+        Probe("latency", "cupti activity", *_records_activity()),
+        Probe("latency", "cuda graph", *cuda_gpu("forward calls under 20 µs, many in one replay")),
         Probe("latency", "cuda events", *cuda_gpu("time between two events on the device")),
         Probe("memory", "tensor lifetimes", *torch_there),
         Probe("memory", "cuda allocator", *cuda_gpu("the allocator's own peak")),
@@ -49,6 +53,7 @@ def probes() -> list[Probe]:
         Probe("agreement", "bfloat16, interpreted", False, _BFLOAT16),
         Probe("kernels", "compiled ahead of time", *triton_compiler()),
         Probe("telemetry", "nvml", *cuda_gpu("clocks, power, temperature, throttling, other processes")),
+        Probe("telemetry", "energy counter", *energy()),
         Probe("telemetry", "context switches", *_context_switches()),
         Probe("traffic", "aten operators", *torch_there),
         Probe("traffic", "triton interpreter", *interpreter),
@@ -69,6 +74,22 @@ def triton_interpreter() -> Finding:
 def triton_compiler() -> Finding:
     """Whether a kernel can be compiled for a GPU that isn't there."""
     return _try_triton("compile", "a kernel was compiled for sm_80", {})
+
+
+def energy() -> Finding:
+    """Whether a GPU here counts the energy that it uses."""
+    gpu = cuda_gpu("")
+    if not gpu.available:
+        return gpu
+    able = [gpu.name for gpu in cuda_devices() if nvml.energy_j(gpu.uuid) is not None]
+    return Finding(bool(able), ", ".join(able) or "no GPU here counts its energy (Volta and later do)")
+
+
+def _records_activity() -> Finding:
+    """Available with a GPU and a CUPTI that goes with the driver and with PyTorch; needs no permission."""
+    gpu, reason = cuda_gpu(""), cupti.refusal()
+    missing = [why for why in ("" if gpu.available else gpu.detail, reason or "") if why]
+    return Finding(not missing, "; ".join(missing) or "when each kernel began and ended", gpu.fix)
 
 
 def _resolution() -> str:

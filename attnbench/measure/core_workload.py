@@ -1,7 +1,7 @@
 """A case of level ``attention`` made ready: the core on q, k and v. In: a case, a seed. Out: a workload."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,6 +18,7 @@ from attnbench.plan.case import Case
 from .attentions import attentions_of
 from .inputs import make_inputs
 from .prepared import Outputs, Workload, by_mode, place_of
+from .timing import Copies
 
 
 def core_workload(case: Case, seed: int, fake_mode: FakeTensorMode | None) -> Workload:
@@ -47,7 +48,22 @@ def core_workload(case: Case, seed: int, fake_mode: FakeTensorMode | None) -> Wo
         return _checked(core.attention(q, k, v, problem=problem, params=params))
 
     call, prepare = by_mode(case.mode, forward, leaves, inputs.get("grad_out"))
-    return Workload(**form, call=call, prepare=prepare)
+    copies = _copies(core, problem, leaves, params) if case.mode == "fwd" else None
+    return Workload(**form, call=call, prepare=prepare, copies=copies)
+
+
+def _copies(
+    core: Implementation, problem: Problem, tensors: dict[str, Tensor], params: Mapping[str, Tensor] | None
+) -> Copies:
+    drawn = params or {}
+
+    def one() -> Callable[[], Outputs]:
+        mine = {name: x.clone() for name, x in tensors.items()}
+        parts = None if params is None else {name: x.clone() for name, x in drawn.items()}
+        return lambda: _checked(core.attention(**mine, problem=problem, params=parts))
+
+    bytes_each = sum(x.numel() * x.element_size() for x in (*tensors.values(), *drawn.values()))
+    return Copies(bytes_each=bytes_each, make=lambda count: [one() for _ in range(count)])
 
 
 def _checked(result: Any) -> Outputs:

@@ -44,6 +44,7 @@ class CpuTimer:
             dear_s = max(rule.budget_s if rule.dear_s is None else rule.dear_s, warmup_s)
             dear = loops == 1 and first_ns * 1e-9 >= dear_s
             samples = [first_ns * 1e-6] if dear else []
+            task.settled()
             if loops is not None:
                 spent_ns = first_ns if dear else 0
                 self._sample_until_enough(task, rule, loops, samples, self.clock() - spent_ns)

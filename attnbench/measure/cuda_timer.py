@@ -55,6 +55,7 @@ class CudaTimer:
     cache: str = "cold"
     host_clock: Clock = field(default=HOST_CLOCK)
     name: str = "cuda-events"
+    resolution_ms: float = EVENT_RESOLUTION_MS
 
     def time(self, task: Task, rule: StoppingRule, warmup_s: float) -> Timing:
         """Warm up as the samples will run, then sample in chunks."""
@@ -64,13 +65,14 @@ class CudaTimer:
             self.stream.synchronize()
             first_call_s = self._since(began)
             chunk = self._warm_up(task, rule, warmup_s)
+            task.settled()
             samples: list[float] = []
             began = self.host_clock()
             while not rule.enough(samples, self._since(began)):
                 marks = self._queue(task, chunk)
                 self.stream.synchronize()
                 samples += [self.stream.elapsed_ms(start, end) for start, end in marks]
-        too_short = quantile(samples, 0.5) < 2 * EVENT_RESOLUTION_MS
+        too_short = quantile(samples, 0.5) < 2 * self.resolution_ms
         return Timing(
             samples_ms=[] if too_short else samples,
             first_call_s=first_call_s,

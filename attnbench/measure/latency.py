@@ -12,6 +12,9 @@ from attnbench.plan.settings import MeasureSettings
 
 from .cpu_timer import CpuTimer
 from .cuda_timer import CudaStream, CudaTimer
+from .cupti_timer import CuptiTimer
+from .graph_timer import CudaGraphs, GraphTimer
+from .ladder import Ladder
 from .launches import latency_of
 from .record import Latency, Telemetry
 from .stopping import StoppingRule
@@ -22,10 +25,12 @@ from .workload import Outputs, Workload
 
 
 def timer_for(workload: Workload) -> Timer:
-    """Return the timer of the workload's device."""
-    if workload.device.type == "cuda":
-        return CudaTimer(CudaStream(workload.device), workload.case.cache)
-    return CpuTimer()
+    """Return the timer of the workload's device: on a GPU the best one that works for the call."""
+    if workload.device.type != "cuda":
+        return CpuTimer()
+    stream, cache = CudaStream(workload.device), workload.case.cache
+    graph = GraphTimer(stream, CudaGraphs(workload.device), cache)
+    return Ladder(CuptiTimer(stream, cache), graph, CudaTimer(stream, cache))
 
 
 def measure_latency(
@@ -34,17 +39,28 @@ def measure_latency(
     *,
     timer: Timer | None = None,
     plausible_floor_ms: float | None = None,
+    unavailable: dict[str, str] | None = None,
 ) -> tuple[Latency, Telemetry]:
     """Time the workload's call until its median is known to 1 %, or a launch's part of the budget ends.
 
     ``plausible_floor_ms`` is the time that the hardware's peak would need; a faster median is called
-    ``implausible``.
+    ``implausible``. Why a better timer was not used goes to ``unavailable``, under that timer's name.
     """
     timer = timer or timer_for(workload)
     rule = StoppingRule.of_launch(settings)
-    task = Task(call=workload.call, prepare=workload.prepare, repeatable=workload.repeatable)
     with workload.environment(), observe(workload.device) as seen:
+        task = Task(
+            call=workload.call,
+            prepare=workload.prepare,
+            repeatable=workload.repeatable,
+            settled=seen.settled,
+            copies=workload.copies,
+        )
         timing = timer.time(task, rule, settings.warmup_s)
+    if unavailable is not None:
+        unavailable.update({f"latency.{name}": why for name, why in timing.passed_over.items()})
+    if min(timing.samples_ms, default=0.0) <= 0:  # a time of 0 is one that the timer could not tell
+        timing = dataclasses.replace(timing, samples_ms=[], below_resolution=True)
     verdict = judge(
         timing.samples_ms,
         seen.activity,
@@ -52,6 +68,8 @@ def measure_latency(
         cores=usable_cores(),
         below_resolution=timing.below_resolution,
         throttle_reasons=seen.throttle_reasons,
+        clock_drift=seen.clock_drift,
+        other_processes=seen.other_processes,
         plausible_floor_ms=plausible_floor_ms,
     )
     return summarize(timing, timer, verdict), seen.section()

@@ -4,12 +4,10 @@ On the CPU tensor lifetimes are counted, on CUDA the caching allocator is asked;
 prediction from fake tensors, which costs milliseconds at any length.
 """
 
-import torch
-from torch import Tensor
-
 from attnbench.plan.case import Case
 
-from .counting import CUDA_GRANULARITY, Counts, count_call
+from .counting import Counts, count_call
+from .cuda_memory import ask_allocator
 from .prepared import tensors_of
 from .record import Memory
 from .workload import Workload, build_workload
@@ -20,13 +18,18 @@ def predict_counts(case: Case) -> Counts:
     return count_call(build_workload(case, fake=True))
 
 
-def measure_memory(workload: Workload, counted: Counts | None, predicted: Counts | None) -> Memory:
+def measure_memory(
+    workload: Workload,
+    counted: Counts | None,
+    predicted: Counts | None,
+    unavailable: dict[str, str] | None = None,
+) -> Memory:
     """Return the section: ``counted`` is of the workload itself, ``predicted`` of its fake twin, if any.
 
     ``peak_increment_bytes`` is the peak above inputs, weights and state: temporaries, outputs and, for
     ``bwd``, the graph. ``state_bytes`` are those of the tensors that a decoding state for the whole context
     holds. On CUDA the workload is called once more, as it is measured, and the allocator's peak
-    replaces the count.
+    replaces the count; what it cannot tell goes to ``unavailable``.
     """
     section = Memory(predicted_peak_bytes=None if predicted is None else predicted.call_peak_bytes)
     if counted is not None:
@@ -34,31 +37,7 @@ def measure_memory(workload: Workload, counted: Counts | None, predicted: Counts
         section.peak_increment_bytes = counted.call_peak_bytes - counted.resident_bytes
         section.backend = "tensor-lifetimes"
     if workload.device.type == "cuda":
-        _ask_allocator(workload, section)
+        ask_allocator(workload, section, {} if unavailable is None else unavailable)
     if workload.state is not None:
         section.state_bytes = sum(x.numel() * x.element_size() for x in tensors_of(workload.state))
     return section
-
-
-def _ask_allocator(workload: Workload, section: Memory) -> None:
-    device = workload.device
-    with workload.environment():
-        torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_allocated(device)
-        workload.prepare()
-        torch.cuda.reset_peak_memory_stats(device)
-        outputs = workload.call()
-        torch.cuda.synchronize(device)
-        del outputs
-    increment = torch.cuda.max_memory_allocated(device) - before
-    section.peak_increment_bytes = increment
-    section.peak_bytes = increment + _allocated_bytes(workload.resident())
-    section.reserved_bytes = torch.cuda.max_memory_reserved(device)
-    section.backend = "cuda-allocator"
-
-
-def _allocated_bytes(tensors: list[Tensor]) -> int:
-    """Sum the allocator's blocks behind the tensors, each storage once."""
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(-(-size // CUDA_GRANULARITY) * CUDA_GRANULARITY for size in storages.values())

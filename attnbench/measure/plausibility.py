@@ -79,7 +79,7 @@ def measure_plausible_latency(
         timer: instead of the device's.
         again: measures the ceilings of a device anew.
     """
-    latency, telemetry = measure_latency(workload, settings, timer=timer)
+    latency, telemetry = measure_latency(workload, settings, timer=timer, unavailable=record.unavailable)
     if ceilings is None:
         return latency, telemetry
     reason = _unusable(ceilings)
@@ -91,7 +91,11 @@ def measure_plausible_latency(
         anew = (again or _measured_again(workload))(workload.device)
         bound = _highest(workload, record, latency, ceilings.or_faster(anew)) or bound
         latency, telemetry = measure_latency(
-            workload, settings, timer=timer, plausible_floor_ms=bound.floor_ms / SLACK
+            workload,
+            settings,
+            timer=timer,
+            plausible_floor_ms=bound.floor_ms / SLACK,
+            unavailable=record.unavailable,
         )
         if latency.median_ms and "implausible" in (latency.verdict or []):
             latency.implausible = bound.words(latency.median_ms)

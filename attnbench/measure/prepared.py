@@ -18,6 +18,8 @@ from attnbench.contract.problem import Problem
 from attnbench.plan.case import Case
 
 from .attentions import Attention
+from .timing import Copies
+from .timing import nothing as nothing
 
 
 class Outputs(NamedTuple):
@@ -38,10 +40,6 @@ class StandInMode(FakeTensorMode):
         """Stand for tensors on ``cpu`` or ``cuda``."""
         super().__init__()
         self.stands_for = stands_for
-
-
-def nothing() -> None:
-    """Prepare nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +66,8 @@ class Workload:
     prepare: Callable[[], None] = nothing
     arguments: tuple[Tensor, ...] | None = None
     """What the call reads, where that is not ``inputs``."""
+    copies: Copies | None = None
+    """Of an attention's forward call, which can be captured."""
     fake_mode: FakeTensorMode | None = None
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from attnbench.contract.implementation import Implementation
+from attnbench.device.limits import allowed_cores, in_ranges
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
@@ -32,6 +33,7 @@ def provenance_of(case: Case, attentions: Sequence[Attention], settings: Measure
         source_hash=source_hash(implementation),
         seed=settings.seed,
         threads=torch.get_num_threads(),
+        cores=in_ranges(allowed_cores()),
         started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 

@@ -69,6 +69,9 @@ class Memory(Section):
     peak_bytes: int | None = None
     peak_increment_bytes: int | None = None
     predicted_peak_bytes: int | None = None
+    requested_peak_bytes: int | None = None
+    """As the allocator was asked for them, before it rounds each up to its blocks; so is the increment."""
+    requested_increment_bytes: int | None = None
     reserved_bytes: int | None = None
     hidden_workspace_bytes: int | None = None
     process_bytes: int | None = None
@@ -177,9 +180,10 @@ class Quality(Section):
 
 
 class Telemetry(Section):
-    """What the machine did meanwhile."""
+    """What the machine did meanwhile: a GPU between its warm-up and the last sample."""
 
     sm_clock_mhz: float | None = None
+    sm_clock_start_mhz: float | None = None
     memory_clock_mhz: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
@@ -205,6 +209,8 @@ class Provenance(Section):
     source_hash: str | None = None
     seed: int | None = None
     threads: int | None = None
+    cores: str | None = None
+    """Those that the process was allowed to run on, as the kernel lists them: ``0-3,8``."""
     started_utc: str | None = None
     reproduce: str | None = None
     execution: str | None = None

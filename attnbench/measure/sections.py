@@ -12,6 +12,7 @@ from attnbench.plan.settings import MeasureSettings
 from .ceilings import Ceilings
 from .checking import Check, crc32_of
 from .counting import UNSEEN, Counts
+from .energy import measure_energy
 from .flops import measure_flops
 from .interpreter import BACKEND as INTERPRETER
 from .kernel_trace import KernelTrace
@@ -21,7 +22,7 @@ from .launches import say_what_one_launch_lacks
 from .memory import measure_memory
 from .optimizer import has_step, measure_optimizer
 from .plausibility import measure_plausible_latency
-from .record import Record, Traffic
+from .record import Record, Telemetry, Traffic
 from .share import latency_fraction, measure_share
 from .traffic import measure_traffic
 from .workload import Workload
@@ -41,12 +42,14 @@ def fill_counted(
     """Fill memory, traffic, FLOPs and provenance from the first call; ``counts`` is None if compiled."""
     missing = record.unavailable
     if "memory" in settings.metrics:
-        record.memory = measure_memory(workload, counts, predicted)
-        missing["memory.process_bytes"] = "the process holds more than one case"
+        record.memory = measure_memory(workload, counts, predicted, missing)
+        if record.memory.process_bytes is None:
+            missing.setdefault("memory.process_bytes", "the process holds more than one case")
         if record.memory.peak_bytes is None:
             missing["memory.peak_bytes"] = missing["memory.peak_increment_bytes"] = UNSEEN
         if record.memory.reserved_bytes is None:
-            missing["memory.reserved_bytes"] = "the CPU has no caching allocator"
+            why = "the CPU has no caching allocator"
+            missing["memory.reserved_bytes"] = missing["memory.requested_peak_bytes"] = why
     if "traffic" in settings.metrics:
         record.traffic = measure_traffic(workload, counts, missing)
         _requested(workload, trace, record.traffic, missing)
@@ -124,6 +127,14 @@ def fill_timed(
             record.share.latency_fraction = latency_fraction(workload, settings)
         else:
             record.unavailable["share.latency_fraction"] = untimed
+    if wrong is None and "energy" in settings.metrics:
+        if untimed is None:
+            joules = measure_energy(workload, record.unavailable)
+            if joules is not None:
+                record.telemetry = record.telemetry or Telemetry()
+                record.telemetry.energy_per_call_j = joules
+        else:
+            record.unavailable["telemetry.energy_per_call_j"] = untimed
     if wrong is None and "optimizer" in settings.metrics and has_step(workload):
         if untimed is None:
             record.optimizer_step = measure_optimizer(workload, settings)

@@ -1,4 +1,7 @@
-"""What the machine did during a measurement. In: a device. Out: the section, and what verdicts need of it."""
+"""What the machine did during a measurement. In: a device. Out: the section, and what verdicts need of it.
+
+A GPU is read when it has warmed up and again after the last sample: between lie samples and nothing else.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +14,9 @@ from attnbench.device.nvml import GpuState, gpu_state, throttle_reasons
 
 from .record import Telemetry
 
+MEAN_POWER_S = 0.2
+"""The energy counter moves in steps of up to a tenth of a second: over less its growth says little."""
+
 
 @dataclass
 class Observation:
@@ -20,6 +26,12 @@ class Observation:
     gpu_before: GpuState | None
     after: Snapshot = field(init=False)
     gpu_after: GpuState | None = None
+    uuid: str | None = None
+
+    def settled(self) -> None:
+        """Begin with the GPU as it is now: warmed up, its clock no longer that of an idle card."""
+        if self.uuid is not None:
+            self.gpu_before = gpu_state(self.uuid)
 
     @property
     def activity(self) -> Activity:
@@ -31,8 +43,25 @@ class Observation:
         """What slowed the GPU in between."""
         return throttle_reasons(self.gpu_before, self.gpu_after)
 
+    @property
+    def clock_drift(self) -> float | None:
+        """The change of the SM clock in between over its first value; None where it can't be read."""
+        states = (self.gpu_before, self.gpu_after)
+        start, end = (None if state is None else state.sm_clock_mhz for state in states)
+        return None if not start or end is None else end / start - 1
+
+    @property
+    def other_processes(self) -> int:
+        """How many other processes held the GPU, at the end that saw more of them."""
+        states = (self.gpu_before, self.gpu_after)
+        return max((state.other_processes or 0 for state in states if state is not None), default=0)
+
     def section(self) -> Telemetry:
-        """Return the section; clocks, power and temperature are those at the end."""
+        """Return the section.
+
+        Clocks and temperature are those at the end, power is the mean of the samples' time, the gaps between
+        them included, or the reading at the end where that can't be told.
+        """
         activity = self.activity
         section = Telemetry(
             context_switches=activity.involuntary_switches + activity.voluntary_switches,
@@ -41,20 +70,35 @@ class Observation:
         if self.gpu_before is None or self.gpu_after is None:
             return section
         end = self.gpu_after
-        section.sm_clock_mhz, section.memory_clock_mhz = end.sm_clock_mhz, end.memory_clock_mhz
-        section.power_w, section.temperature_c = end.power_w, end.temperature_c
+        section.sm_clock_start_mhz, section.sm_clock_mhz = self.gpu_before.sm_clock_mhz, end.sm_clock_mhz
+        section.memory_clock_mhz = end.memory_clock_mhz
+        section.power_w = mean_power_w(self.gpu_before, end) or end.power_w
+        section.temperature_c = end.temperature_c
         section.throttle_reasons = self.throttle_reasons
-        section.other_processes = end.other_processes
+        section.other_processes = self.other_processes
         return section
+
+
+def mean_power_w(before: GpuState, after: GpuState) -> float | None:
+    """Return the growth of the energy counter over the time; None without one, or if it hardly had time."""
+    elapsed_s = after.read_s - before.read_s
+    if before.energy_j is None or after.energy_j is None or elapsed_s < MEAN_POWER_S:
+        return None
+    return (after.energy_j - before.energy_j) / elapsed_s
 
 
 @contextmanager
 def observe(device: torch.device) -> Iterator[Observation]:
     """Read the counters before and after the block."""
-    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None
-    seen = Observation(snapshot(), None if uuid is None else gpu_state(uuid))
+    uuid = uuid_of(device) if device.type == "cuda" else None
+    seen = Observation(snapshot(), None if uuid is None else gpu_state(uuid), uuid=uuid)
     try:
         yield seen
     finally:
         seen.after = snapshot()
         seen.gpu_after = None if uuid is None else gpu_state(uuid)
+
+
+def uuid_of(device: torch.device) -> str:
+    """Return the name by which NVML knows a CUDA device."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"

@@ -2,9 +2,9 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .stopping import StoppingRule
@@ -15,28 +15,49 @@ Clock = Callable[[], int]
 HOST_CLOCK: Clock = time.perf_counter_ns
 
 
+class UnusableTimerError(Exception):
+    """A timer can't time this task here; the message says why, and another timer may."""
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copies:
+    """The same call on copies of its tensors: ``make(n)`` returns ``n`` calls, each with ``bytes_each``."""
+
+    bytes_each: int
+    make: Callable[[int], list[Callable[[], Any]]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """What to time: ``prepare()``, untimed, before every ``call()``.
 
-    Where ``repeatable``, calls may follow each other without it.
+    Where ``repeatable``, calls may follow each other without it. ``settled()`` is told when the machine has
+    warmed up and samples begin. ``copies`` are there where calls can be captured.
     """
 
     call: Callable[[], Any]
     prepare: Callable[[], None]
     repeatable: bool
+    settled: Callable[[], None] = nothing
+    copies: Copies | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
     """Time per call of every sample, and of the very first call, which compiles and tunes.
 
-    ``samples_ms`` is empty if the call is too short for the timer.
+    ``samples_ms`` is empty if the call is too short for the timer. ``passed_over`` names better timers, each
+    with the reason why it was not used.
     """
 
     samples_ms: list[float]
     first_call_s: float
     below_resolution: bool
+    passed_over: Mapping[str, str] = field(default_factory=dict)
 
 
 class Timer(Protocol):
@@ -51,7 +72,11 @@ class Timer(Protocol):
         """``cold``: the last-level cache is flushed before each sample; ``warm``: it is not."""
 
     def time(self, task: Task, rule: StoppingRule, warmup_s: float) -> Timing:
-        """Warm up for at least ``warmup_s`` and one call, then sample."""
+        """Warm up for at least ``warmup_s`` and one call, then sample.
+
+        Raises:
+            UnusableTimerError: not this task, or not here.
+        """
 
 
 class Stream(Protocol):

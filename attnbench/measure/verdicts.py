@@ -15,6 +15,8 @@ WAITED = 0.02
 """Part of the time that the thread may have been ready without getting a core."""
 SPARE_CORES = 0.1
 """Processor time of others, in cores, that every machine uses for itself."""
+CLOCK_DRIFT = 0.05
+"""Change of the SM clock between warm-up and last sample from which on they were not taken at one speed."""
 SLICE_MS = 4.0
 SLICE_TOLERANCE_MS = 0.12
 """The scheduler's tick on most distributions (250 Hz); a thread put aside returns after whole ones."""
@@ -28,20 +30,23 @@ def judge(
     cores: int,
     below_resolution: bool = False,
     throttle_reasons: Sequence[str] = (),
+    clock_drift: float | None = None,
+    other_processes: int = 0,
     plausible_floor_ms: float | None = None,
 ) -> list[str]:
     """Return ``["valid"]``, or everything that speaks against the latency.
 
-    ``threads`` is how many this process computes with, ``cores`` how many it may use.
-    ``plausible_floor_ms`` is the time that the hardware's peak would need.
+    ``threads`` is how many this process computes with, ``cores`` how many it may use. ``clock_drift`` is the
+    relative change of a GPU's clock, up or down; ``other_processes`` are those that hold it too, whatever
+    they do there. ``plausible_floor_ms`` is the time that the hardware's peak would need.
     """
     if below_resolution or not samples_ms:
         return ["below_resolution"]
     found = {
         "few_samples": len(samples_ms) < RELIABLE_SAMPLES,
         "noisy": relative_half_width(samples_ms) > NOISY,
-        "shared": was_shared(samples_ms, activity, threads=threads, cores=cores),
-        "throttled": bool(throttle_reasons),
+        "shared": other_processes > 0 or was_shared(samples_ms, activity, threads=threads, cores=cores),
+        "throttled": bool(throttle_reasons) or abs(clock_drift or 0.0) > CLOCK_DRIFT,
         "implausible": plausible_floor_ms is not None and quantile(samples_ms, 0.5) < plausible_floor_ms,
     }
     return [name for name, holds in found.items() if holds] or ["valid"]

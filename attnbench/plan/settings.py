@@ -7,7 +7,9 @@ from msgspec import Meta
 
 from attnbench.contract.errors import UsageError
 
-Metric = Literal["latency", "memory", "traffic", "flops", "agreement", "share", "optimizer", "quality"]
+Metric = Literal[
+    "latency", "memory", "traffic", "flops", "agreement", "share", "optimizer", "quality", "energy"
+]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 METRIC_SUMMARIES: dict[Metric, str] = {
@@ -20,6 +22,7 @@ METRIC_SUMMARIES: dict[Metric, str] = {
     "share": "of time, memory and FLOPs of a block or a model, the part of its mixers",
     "optimizer": "time of the AdamW step behind a model's fwd_bwd, and the bytes that it keeps",
     "quality": "loss and perplexity of a preset with trained weights, on text it was never trained on",
+    "energy": "joules of one call on a GPU, from its counter over a second of calls or more",
 }
 
 

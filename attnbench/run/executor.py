@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, Self
 import msgspec
 
 from attnbench.device.environment import without_home
+from attnbench.device.hardware import physical_cores
 from attnbench.device.limits import oom_kills
 from attnbench.measure.record import Provenance, Record, Status, record_from_dict
 from attnbench.plan.case import Case
@@ -71,12 +72,13 @@ class ExecutorSettings:
     `memory_limits` are bytes by kind of device; `visible_gpu` is the UUID of the GPU that workers see (None:
     those that this process sees); `ceilings` are those of each kind of device; `preload` is imported once per
     server; `task` measures a case, `again` times it once more, `route` says which cases need the interpreting
-    process (None: no case). Workers are not tied to cores: beside busy processes, samples taken on a fixed
-    core had equal medians and longer tails.
+    process (None: no case). `cores` are those that cases on the CPU keep to, one of each physical core, where
+    there are more of them than threads; see docs/decisions/0024.
     """
 
     measure: MeasureSettings = field(default_factory=MeasureSettings)
     threads: int = 1
+    cores: tuple[int, ...] = field(default_factory=lambda: tuple(physical_cores()))
     memory_limits: Mapping[str, int | None] = field(default_factory=dict)
     scratch: Path | None = None
     log: Path = Path(os.devnull)
@@ -89,10 +91,12 @@ class ExecutorSettings:
 
     def job(self, case: Case) -> Job:
         """The job of a case."""
+        threads = case.threads or self.threads
         context = {
             "scratch": None if self.scratch is None else str(self.scratch),
             "memory_limit_bytes": self.memory_limits.get(case.device),
-            "threads": case.threads or self.threads,
+            "threads": threads,
+            "cores": list(self.cores) if case.device == "cpu" and len(self.cores) > threads else None,
             "ceilings": self.ceilings.get(case.device),
         }
         measure = msgspec.to_builtins(self.measure)

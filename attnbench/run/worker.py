@@ -15,12 +15,14 @@ import re
 import resource
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+
+from attnbench.device.limits import allowed_cores
 
 Plain = dict[str, Any]
 Task = Callable[[Plain, Plain, Plain], Plain]
@@ -33,7 +35,7 @@ class Job(msgspec.Struct, kw_only=True):
     case: Plain
     settings: Plain
     context: Plain
-    """`scratch` (a folder), `memory_limit_bytes`, `threads`; each may be None."""
+    """`scratch` (a folder), `memory_limit_bytes`, `threads`, `cores` (numbers); each may be None."""
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -49,13 +51,14 @@ def serve(channel: int, log: str) -> int:
     _redirect(log)
     connection = Connection(channel)
     encoder, decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Job)
-    base_bytes = _data_bytes()
+    base_bytes, allowed = _data_bytes(), allowed_cores()
     while True:
         try:
             job = decoder.decode(connection.recv_bytes())
         except EOFError:
             return 0
         _confine(job, base_bytes)
+        _keep_to(job.context.get("cores") or allowed)
         answer = run_job(job)
         connection.send_bytes(encoder.encode(answer))
         if answer.record is None:
@@ -91,21 +94,26 @@ def describe_failure(error: BaseException, memory_limit_bytes: int | None = None
         return Answer(
             status="error", reason=f"{type(error).__name__}: {text}" if text else type(error).__name__
         )
-    asked = _asked_bytes(text)
+    asked, free = _bytes_in(text, _ASKED), _bytes_in(text, _FREE)
     said = f"tried to allocate {asked} bytes" if asked is not None else text or type(error).__name__
+    said += "" if free is None else f", {free} bytes of the GPU were free"
     limit = "" if memory_limit_bytes is None else f"; the limit is {memory_limit_bytes} bytes"
     return Answer(status="oom", reason=f"out of memory: {said}{limit}")
 
 
 _ASKED = re.compile(r"(?:tried|Tried|Unable) to allocate ([\d.]+) (bytes|[KMGTPE]i?B)")
+_FREE = re.compile(r"of which ([\d.]+) (bytes|[KMGTPE]i?B) is free")
 _UNITS = {"bytes": 1, **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGTPE", start=1)}}
+
+
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "_ALLOC_FAILED")
+"""In words of CUDA's driver (which has no room for a context or a kernel), torch on the CPU, and cuBLAS."""
 
 
 def _is_out_of_memory(error: BaseException, text: str) -> bool:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return bool(kinds & {"MemoryError", "OutOfMemoryError"}) or (
-        isinstance(error, RuntimeError)
-        and any(sign in text for sign in ("can't allocate memory", "not enough memory", "_ALLOC_FAILED"))
+        isinstance(error, RuntimeError) and any(sign in text for sign in _OUT_OF_MEMORY)
     )
 
 
@@ -114,9 +122,9 @@ def _is_too_large_a_kernel(error: BaseException) -> bool:
     return any(kind.__name__ == "OutOfResources" for kind in type(error).__mro__)
 
 
-def _asked_bytes(text: str) -> int | None:
-    """The size of the allocation that failed, from the words of torch (either device) or numpy."""
-    match = _ASKED.search(text)
+def _bytes_in(text: str, pattern: re.Pattern[str]) -> int | None:
+    """A number of bytes in the words of torch (either device) or numpy."""
+    match = pattern.search(text)
     return None if match is None or match[2] not in _UNITS else int(float(match[1]) * _UNITS[match[2]])
 
 
@@ -167,6 +175,12 @@ def _confine(job: Job, base_bytes: int | None) -> None:
     if limit is not None and base_bytes is not None and job.case.get("device") == "cpu":
         soft = base_bytes + limit if hard == resource.RLIM_INFINITY else min(hard, base_bytes + limit)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _keep_to(cores: Sequence[int]) -> None:
+    """Run on these cores alone, with every thread that this one starts from here on."""
+    with contextlib.suppress(AttributeError, OSError):  # another system, or a core that has been taken away
+        os.sched_setaffinity(0, cores)
 
 
 def _data_bytes() -> int | None:

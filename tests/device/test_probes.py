@@ -3,7 +3,24 @@
 import tempfile
 from pathlib import Path
 
-from attnbench.device import probes
+import pytest
+
+from attnbench.device import cupti, hardware, nvml, probes
+from attnbench.device.requirements import Finding
+
+NO_GPU = Finding(False, "no NVIDIA driver: none")
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "cuda_devices", list)
+    monkeypatch.setattr(probes, "cuda_gpu", lambda detail: NO_GPU)
+
+
+@pytest.fixture
+def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "cuda_devices", lambda: [hardware.CudaDevice(0, "GPU-a", "Card", {})])
+    monkeypatch.setattr(probes, "cuda_gpu", lambda detail: Finding(True, detail))
 
 
 def test_a_kernel_that_fails_says_how(monkeypatch):
@@ -29,3 +46,23 @@ def test_probing_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     probes._try_triton("neither", "", {})
     assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_activity_records_need_a_gpu_and_a_cupti_that_fits(a_gpu, monkeypatch):
+    monkeypatch.setattr(cupti, "refusal", lambda: "cupti-python is not installed")
+    assert probes._records_activity()[:2] == (False, "cupti-python is not installed")
+    monkeypatch.setattr(cupti, "refusal", lambda: None)
+    assert probes._records_activity()[:2] == (True, "when each kernel began and ended")
+
+
+def test_without_a_gpu_both_are_missing(no_gpu, monkeypatch):
+    monkeypatch.setattr(cupti, "refusal", lambda: "cupti-python is not installed")
+    said = "no NVIDIA driver: none; cupti-python is not installed"
+    assert probes._records_activity()[:2] == (False, said)
+
+
+def test_energy_needs_a_gpu_that_counts_it(a_gpu, monkeypatch):
+    monkeypatch.setattr(nvml, "energy_j", lambda uuid: None)
+    assert probes.energy()[:2] == (False, "no GPU here counts its energy (Volta and later do)")
+    monkeypatch.setattr(nvml, "energy_j", lambda uuid: 12.0)
+    assert probes.energy()[:2] == (True, "Card")

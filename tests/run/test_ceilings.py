@@ -37,7 +37,7 @@ class Offering:
 def start(folder: Path, metrics=("latency",), **launch) -> RunWriter:
     cases = {case.case_id: case.to_dict() for case in CASES}
     circumstances = {**MACHINE, **launch}
-    meta = {"suite": {"source": "a.toml"}, "cases": cases, "measure": {"metrics": list(metrics)}}
+    meta = {"suite": {"name": "a", "source": "a.toml"}, "cases": cases, "measure": {"metrics": list(metrics)}}
     return RunWriter.create(folder, {**meta, **circumstances, "ceilings": {}, "launches": [circumstances]})
 
 
