@@ -121,7 +121,7 @@ def measure_case(
             section.hidden_workspace_bytes = hidden_workspace_bytes(workload, first.counts, missing)
         if wrong is None and "quality" in settings.metrics:
             record.quality = measure_quality(workload, record.unavailable)
-        if wrong is None:
+        if wrong is None and "dram" in settings.metrics:
             fill_dram(workload, record, dram_until, scratch)
     return record if wrong is None else _ended(record, "incorrect", wrong)
 

@@ -28,6 +28,7 @@ from .traffic import measure_traffic
 from .workload import Workload
 
 NO_COUNTERS = "counted by the hardware of a GPU alone; this case ran on the CPU"
+NOT_ASKED = "counted where a suite names the metric 'dram'"
 NOT_REACHED = "the case ended before its DRAM bytes were counted"
 
 
@@ -53,9 +54,8 @@ def fill_counted(
     if "traffic" in settings.metrics:
         record.traffic = measure_traffic(workload, counts, missing)
         _requested(workload, trace, record.traffic, missing)
-        on_gpu = workload.device.type == "cuda"
-        missing["traffic.dram_bytes"] = NOT_REACHED if on_gpu else NO_COUNTERS
         _predicted(workload, trace, record.traffic, missing)
+    missing["traffic.dram_bytes"] = _why_no_dram_bytes(workload, settings)
     if "flops" in settings.metrics:
         record.flops = measure_flops(workload, counts, missing)
     if "share" in settings.metrics:
@@ -64,6 +64,13 @@ def fill_counted(
         if counts is not None:
             record.provenance.backend = workload.implementation.backend(counts.operators)
         record.provenance.execution = "native" if trace is None else "interpreted"
+
+
+def _why_no_dram_bytes(workload: Workload, settings: MeasureSettings) -> str:
+    """Return what the record says until they are counted."""
+    if workload.device.type != "cuda":
+        return NO_COUNTERS
+    return NOT_REACHED if "dram" in settings.metrics else NOT_ASKED
 
 
 def _requested(

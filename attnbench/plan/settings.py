@@ -8,21 +8,24 @@ from msgspec import Meta
 from attnbench.contract.errors import UsageError
 
 Metric = Literal[
-    "latency", "memory", "traffic", "flops", "agreement", "share", "optimizer", "quality", "energy"
+    "latency", "memory", "traffic", "flops", "agreement", "share", "optimizer", "quality", "energy", "dram"
 ]
 METRICS: tuple[Metric, ...] = get_args(Metric)
+ON_REQUEST: tuple[Metric, ...] = ("energy", "dram")
+"""Measured only where a suite names them: each takes seconds a case, on a GPU."""
 
 METRIC_SUMMARIES: dict[Metric, str] = {
     "latency": "time of one call in ms: median, p10, p90, 95 % interval over launches, every sample",
     "memory": "peak_bytes with inputs, peak_increment_bytes above them, measured and predicted; "
     "in mode decode state_bytes",
-    "traffic": "compulsory, operand and requested bytes; on a GPU those that crossed the memory's pins",
+    "traffic": "compulsory, operand and requested bytes",
     "flops": "useful, dense and executed operations, exponentials",
     "agreement": "error against float64, within the budget of the baseline's own error",
     "share": "of time, memory and FLOPs of a block or a model, the part of its mixers",
     "optimizer": "time of the AdamW step behind a model's fwd_bwd, and the bytes that it keeps",
     "quality": "loss and perplexity of a preset with trained weights, on text it was never trained on",
-    "energy": "joules of one call on a GPU, from its counter over a second of calls or more",
+    "energy": "joules of one call on a GPU, from its counter over a second of calls or more; on request",
+    "dram": "bytes that crossed the pins of a GPU's memory, by its counters; on request",
 }
 
 
@@ -34,7 +37,7 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     metrics: Annotated[
         tuple[Metric, ...], Meta(description=f"quantities to measure, a list of {', '.join(METRICS)}")
-    ] = METRICS
+    ] = tuple(name for name in METRICS if name not in ON_REQUEST)
     case_timeout_s: Annotated[float, Meta(gt=0, description="seconds above 0 that a case may take")] = 120.0
     launches: Annotated[
         int, Meta(ge=1, description="processes that time each case, spread over the run, 1 or more")

@@ -9,7 +9,7 @@ from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 from attnbench.run.ceilings import record_ceilings
 from attnbench.run.executor import ExecutorSettings, LocalExecutor
-from attnbench.run.runner import Observer, run_cases
+from attnbench.run.rounds import Observer, run_cases
 from attnbench.run.store import RunWriter, load_run
 
 CASES = [Case(implementation="naive", seqlen_q=8, dtype=dtype) for dtype in ("float32", "bfloat16")]
@@ -32,6 +32,9 @@ class Offering:
 
     def submit(self, case: Case) -> Record:
         return Record(case_id=case.case_id, case=case.to_dict(), status="ok")
+
+    def time_again(self, record: Record, number: int) -> Record:
+        raise AssertionError("it has no latency")
 
 
 def start(folder: Path, metrics=("latency",), **launch) -> RunWriter:

@@ -15,7 +15,7 @@ from attnbench.plan.settings import MeasureSettings
 from attnbench.plan.suite import Suite, load_suite
 from attnbench.plan.writing import suite_text
 from attnbench.run.launch import Plan, reproduce_command
-from attnbench.run.runner import Observer, run_cases
+from attnbench.run.rounds import Observer, run_cases
 from attnbench.run.store import RunWriter, load_run
 
 HOSTILE = 'it\'s "100%" \\n \\\\ $HOME `id`; é 🐈\x7f\t'
@@ -116,6 +116,9 @@ def test_the_command_in_a_record_measures_the_same_case_again(folder):
 
         def submit(self, one: Case) -> Record:
             return record(one)
+
+        def time_again(self, former: Record, number: int) -> Record:
+            raise AssertionError("it has no latency")
 
     with RunWriter.create(folder / "run", Plan.of_suite(suite).to_meta()) as writer:
         run_cases([case], Measured(), writer, Observer())

@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ def test_what_a_newer_version_added_is_ignored(tmp_path):
     assert run.meta["later"] == 3
 
 
-def change(file: Path, added: dict[str, object]) -> None:
+def change(file: Path, added: Mapping[str, object]) -> None:
     """Add keys to a file that holds one table."""
     plain = json.loads(file.read_text(encoding="utf-8")) | added
     file.write_text(json.dumps(plain) + "\n", encoding="utf-8")
@@ -212,6 +213,7 @@ def fill_up() -> None:
 
 FULL = """
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from attnbench.measure.record import Record
 from attnbench.run.store import RunWriter, StorageError

@@ -24,8 +24,9 @@ def fill_dram(workload: Workload, record: Record, until: float, scratch: Path | 
         until: the value of ``time.monotonic()`` by which to be done.
         scratch: folder of the run, where what can't work is remembered from case to case.
     """
-    if record.traffic is None or workload.device.type != "cuda":
+    if workload.device.type != "cuda":
         return
+    record.traffic = record.traffic or Traffic()
     torch.cuda.empty_cache()  # room for the same call in another process
     choice = choose(case_job(workload), until, notes=None if scratch is None else scratch / "dram")
     write(choice, record, record.traffic, _least_read_bytes(workload))

@@ -46,7 +46,7 @@ def test_a_backward_pass_is_seen_though_another_thread_launches_it():
 
 def test_a_record_holds_what_was_counted():
     case = Case(implementation="sdpa-flash", seqlen_q=8192, batch=4, device="cuda", dtype="bfloat16")
-    record = measure_case(case, MeasureSettings(metrics=("traffic",)))
+    record = measure_case(case, MeasureSettings(metrics=("traffic", "dram")))
     assert record.traffic.dram_bytes or record.unavailable["traffic.dram_bytes"]
     if record.traffic.dram_bytes is not None:
         assert record.traffic.dram_backend

@@ -18,7 +18,7 @@ from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
 CASE = Case(implementation="naive", seqlen_q=16)
-TRAFFIC = MeasureSettings(metrics=("traffic",), case_timeout_s=100)
+TRAFFIC = MeasureSettings(metrics=("traffic", "dram"), case_timeout_s=100)
 
 
 @pytest.fixture
@@ -39,6 +39,13 @@ def test_on_a_cpu_nothing_is_counted_and_the_record_says_why(monkeypatch):
     assert record.unavailable["traffic.dram_bytes"] == (
         "counted by the hardware of a GPU alone; this case ran on the CPU"
     )
+
+
+def test_nothing_is_counted_that_no_suite_asked_for(asked):
+    record = measure_case(CASE, MeasureSettings(metrics=("traffic",)))
+    assert record.status == "ok"
+    assert asked == []
+    assert "dram" not in MeasureSettings().metrics
 
 
 def test_profilers_end_before_the_case_has_to(asked):
