@@ -43,6 +43,8 @@ def _frozen(value: Any) -> Any:
 
 def _whole(name: str, value: Any) -> int:
     """Return a whole number as Python's own; numpy's are whole too, truth values and floats are not."""
+    if type(value) is int and abs(value) <= LARGEST_BATCH:
+        return value
     try:
         if type(value).__name__ in ("bool", "bool_"):
             raise TypeError

@@ -15,6 +15,7 @@ import math
 import os
 import re
 import shlex
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 META_FILE = "run.json"
 RECORDS_FILE = "records.jsonl"
+SYNC_EVERY_S = 1.0
 _NOT_A_RECORD = (msgspec.MsgspecError, ValueError)
 
 
@@ -129,6 +131,7 @@ class RunWriter:
         self.path = path
         self.meta = meta
         self._count = records
+        self._synced_s = time.monotonic()
         file = path / RECORDS_FILE
         try:
             self._descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -181,7 +184,11 @@ class RunWriter:
         return writer
 
     def append(self, record: Record) -> None:
-        """Write one record as one line, whole or not at all, and bring it to the disk.
+        """Write one record as one line, whole or not at all.
+
+        It outlives this process at once; the disk has it at the next record that comes a second or more after
+        the last that was waited for, and at the end. Waiting after each of many quick ones would take longer
+        than they do.
 
         Raises:
             StorageError: the disk is full or gone; earlier records are whole.
@@ -192,14 +199,19 @@ class RunWriter:
             written = 0
             while written < len(line):  # one write, unless a signal or a full disk cuts it short
                 written += os.write(self._descriptor, line[written:])
-            os.fsync(self._descriptor)
+            if time.monotonic() - self._synced_s >= SYNC_EVERY_S:
+                self._sync()
         except OSError as error:
             os.ftruncate(self._descriptor, before)
             raise self._failure(error) from None
         self._count += 1
 
+    def _sync(self) -> None:
+        os.fsync(self._descriptor)
+        self._synced_s = time.monotonic()
+
     def update(self, **changes: Any) -> None:
-        """Change keys of `run.json` and replace the file in one step.
+        """Bring all records to the disk, then change keys of `run.json` and replace the file in one step.
 
         Raises:
             StorageError: the disk is full or gone; the former file stands.
@@ -207,6 +219,7 @@ class RunWriter:
         self.meta.update(changes)
         temporary = self.path / f".{META_FILE}"
         try:
+            self._sync()
             with temporary.open("wb") as file:
                 file.write(msgspec.json.format(msgspec.json.encode(self.meta), indent=2) + b"\n")
                 file.flush()

@@ -4,6 +4,9 @@ Letters: N = b·G key/value heads, g query heads each, t chunks of C tokens, E c
 feature.
 """
 
+from collections import Counter
+from collections.abc import Callable, Sequence
+
 from attnbench.contract.cost import Cost, compulsory_bytes, tensor_bytes
 from attnbench.contract.problem import Problem
 from attnbench.contract.steps import reading
@@ -74,21 +77,31 @@ class _Chain:
         self.moved = self.made + self.heads * self.group * parts.empty * (self.dv * self.size + self.w)
         self.buffers: dict[str, int] = {}
         self.flags = 0
-        for piece in parts.head:
-            self._keys(piece)
-            n = self.heads * piece.size
-            self.moved += 2 * self.state + n * (self.d + self.e) * self.w
-        for piece in parts.aligned:
-            self._aligned(piece)
-        for piece in parts.tail:
-            n = self._queries(piece)
-            self.moved += n * (self.d + self.e) * self.w + self.state
-            self._divide(n)
+        self._each(parts.head, self._head)
+        self._each(parts.aligned, self._aligned)
+        self._each(parts.tail, self._tail)
 
     @property
     def peak(self) -> int:
         """Bytes of a state of its own and all buffers, and of the flags that mark empty rows."""
         return self.made + sum(self.buffers.values()) + self.flags
+
+    def _each(self, pieces: Sequence[Piece], move: Callable[[Piece], None]) -> None:
+        """Count all pieces, one of each kind: long sequences have thousands of a kind."""
+        for (size, num_chunks), times in Counter((one.size, one.num_chunks) for one in pieces).items():
+            before = self.moved
+            move(Piece(0, size, num_chunks))
+            self.moved = before + times * (self.moved - before)
+
+    def _head(self, piece: Piece) -> None:
+        self._keys(piece)
+        n = self.heads * piece.size
+        self.moved += 2 * self.state + n * (self.d + self.e) * self.w
+
+    def _tail(self, piece: Piece) -> None:
+        n = self._queries(piece)
+        self.moved += n * (self.d + self.e) * self.w + self.state
+        self._divide(n)
 
     def _buffer(self, name: str, elements: int) -> None:
         self.buffers[name] = max(self.buffers.get(name, 0), elements * self.w)
@@ -158,10 +171,10 @@ def chunks_cost(problem: Problem) -> Cost:
     operand_bytes = peak_bytes = None
     if not p.needs_gradients:
         runs = list(batch_runs(p))
-        chains = [_Chain(p, run, parts_of(p, run)) for run in runs]
+        parts = [parts_of(p, run) for run in runs]
+        chains = [_Chain(p, run, of_run) for run, of_run in zip(runs, parts, strict=True)]
         operand_bytes = sum(chain.moved for chain in chains)
         total = p.batch * p.num_heads * p.seqlen_q * max(4, p.dtype_bytes)
-        parts = [parts_of(p, run) for run in runs]
         if len(runs) < 2 and all(not x.aligned or not (x.head or x.tail) for x in parts):
             peak_bytes = tensor_bytes(p)["out"] + total + sum(chain.peak for chain in chains)
     forward, backward = PASSES[p.mode]
