@@ -184,13 +184,14 @@ def _distinct(
         with _naming(sweep.place, source, text):
             kinds = device_kinds(sweep.axes.get("device", ["auto"]), must_exist=device_must_exist)
             for case in cases_of({**sweep.axes, "device": kinds}, sweep.stated):
-                first = places.get(case.case_id)
+                case_id = case.case_id
+                first = places.get(case_id)
                 if first is None:
-                    places[case.case_id] = sweep.place
+                    places[case_id] = sweep.place
                     yield case
                 elif not keep_first:
                     where = f"{first} (line {first.line(text)})"
-                    raise UsageError(f"the case {case.case_id} is in {where} already")
+                    raise UsageError(f"the case {case_id} is in {where} already")
 
 
 @contextmanager
