@@ -1,17 +1,17 @@
-"""The most memory this process held during a stretch of work, as the kernel counts it (`VmHWM`): Linux.
+"""The most memory this process holds during a piece of work, by the kernel's count (`VmHWM`): Linux, glibc.
 
-The mark is reset before the stretch and read after it. C's allocator would spoil the count, since it keeps
-what is freed. Inside `own_mappings` it gives every block of 64 KiB and more a mapping of its own, which comes
-and goes with the block: whatever the stretch may free has to be allocated in there as well.
+The mark is reset before the work and read after it. C's allocator would spoil the count, since it keeps what
+is freed. So the work is done in a thread of its own, whose heap is empty, while every block of 64 KiB and
+more gets a mapping of its own, which comes and goes with the block. What the work may free has to be
+allocated in there as well: that is what `prepare` is for.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 RESOLUTION_BYTES = 1 << 20
@@ -29,47 +29,36 @@ class NoHighWaterError(OSError):
     """This system does not tell; the message says why."""
 
 
-@dataclass
-class HighWater:
-    """Complete once its block has ended."""
-
-    increment_bytes: int = 0
-    """The peak during the block above what was held when it began."""
-
-
-@contextmanager
-def own_mappings() -> Iterator[None]:
-    """Give every large block that is allocated within a mapping of its own; slower, as each is zeroed anew.
-
-    Raises:
-        NoHighWaterError: the C library is not glibc.
-    """
-    libc = _glibc()
-    libc.mallopt(_M_MMAP_THRESHOLD, _OWN_MAPPING_BYTES)
-    try:
-        yield
-    finally:
-        libc.mallopt(_M_MMAP_THRESHOLD, _USUAL_MAPPING_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _USUAL_MAPPING_BYTES)
-
-
-@contextmanager
-def high_water() -> Iterator[HighWater]:
-    """Measure the block's peak; exact to `RESOLUTION_BYTES` inside `own_mappings`.
+def peak_increment_bytes(prepare: Callable[[], object], work: Callable[[], object]) -> int:
+    """Return the peak of ``work()`` above what the process held after ``prepare()``, to `RESOLUTION_BYTES`.
 
     Raises:
         NoHighWaterError: no Linux, no glibc, or a sandbox that hides `/proc/self`.
+        Exception: what ``prepare`` and ``work`` raise.
     """
-    seen = HighWater()
-    gc.collect()
-    _glibc().malloc_trim(0)
-    before_bytes = _status("VmRSS")
+    libc = _glibc()
+
+    def measure() -> int:
+        kept = prepare()
+        gc.collect()
+        libc.malloc_trim(0)
+        before_bytes = _status("VmRSS")
+        try:
+            _CLEAR.write_text(_RESET_HIGH_WATER)
+        except OSError as error:
+            raise NoHighWaterError(f"{_CLEAR} can't be written: {error.strerror}") from None
+        made = work()
+        peak_bytes = _status("VmHWM")
+        del kept, made
+        return peak_bytes - before_bytes
+
+    libc.mallopt(_M_MMAP_THRESHOLD, _OWN_MAPPING_BYTES)
     try:
-        _CLEAR.write_text(_RESET_HIGH_WATER)
-    except OSError as error:
-        raise NoHighWaterError(f"{_CLEAR} can't be written: {error.strerror}") from None
-    yield seen
-    seen.increment_bytes = _status("VmHWM") - before_bytes
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            return thread.submit(measure).result()
+    finally:
+        libc.mallopt(_M_MMAP_THRESHOLD, _USUAL_MAPPING_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _USUAL_MAPPING_BYTES)
 
 
 def _glibc() -> ctypes.CDLL:

@@ -4,7 +4,9 @@ Tensor lifetimes see what goes in and out of operators; the kernel's high-water 
 hidden = (high-water mark - memory before the call) - (peak of the call's tensors - tensors before the call)
 """
 
-from attnbench.device.high_water import RESOLUTION_BYTES, NoHighWaterError, high_water, own_mappings
+import torch
+
+from attnbench.device.high_water import RESOLUTION_BYTES, NoHighWaterError, peak_increment_bytes
 
 from .counting import UNSEEN, Counts
 from .workload import Workload
@@ -42,12 +44,18 @@ def hidden_workspace_bytes(
 
 def _growth_bytes(workload: Workload) -> int:
     """Return what one call adds to the process at its peak."""
-    with workload.environment(), own_mappings():
-        workload.prepare()
-        with high_water() as seen:
-            outputs = workload.call()
-        del outputs
-    return seen.increment_bytes
+    threads = torch.get_num_threads()
+
+    def prepare() -> None:
+        torch.set_num_threads(threads)  # a property of each thread that calls PyTorch
+        with workload.environment():
+            workload.prepare()
+
+    def work() -> object:
+        with workload.environment():
+            return workload.call()
+
+    return peak_increment_bytes(prepare, work)
 
 
 def _why_not(workload: Workload, counts: Counts | None) -> str | None:

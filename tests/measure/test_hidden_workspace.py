@@ -3,13 +3,14 @@
 import ctypes
 import dataclasses
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from attnbench.device import high_water as module
-from attnbench.device.high_water import RESOLUTION_BYTES, NoHighWaterError, high_water, own_mappings
+from attnbench.device.high_water import RESOLUTION_BYTES, NoHighWaterError, peak_increment_bytes
 from attnbench.measure.counting import count_call
 from attnbench.measure.hidden_workspace import FIELD, hidden_workspace_bytes
 from attnbench.measure.pipeline import measure_case
@@ -31,26 +32,66 @@ def touch(size_bytes: int) -> None:
     libc.free(ctypes.c_void_p(block))
 
 
+def nothing() -> None:
+    pass
+
+
+@pytest.fixture
+def full_of_holes() -> Iterator[None]:
+    """A heap with large free blocks between small ones that stay, as in a process that has worked before."""
+    kept = []
+    for size in (1, 3, 7, 15, 2, 6, 12):
+        block = torch.ones(size * MIB // 4)
+        kept.append(torch.ones(100))
+        del block
+    yield
+    del kept
+
+
 @pytest.mark.parametrize("size_bytes", [2 * MIB, 40 * MIB])
+@pytest.mark.usefixtures("full_of_holes")
 def test_a_block_that_came_and_went_is_seen_each_time(size_bytes):
     for _ in range(3):
-        with own_mappings(), high_water() as seen:
-            touch(size_bytes)
-        assert abs(seen.increment_bytes - size_bytes) < RESOLUTION_BYTES
+        assert abs(peak_increment_bytes(nothing, lambda: touch(size_bytes)) - size_bytes) < RESOLUTION_BYTES
 
 
+@pytest.mark.usefixtures("full_of_holes")
 def test_two_blocks_at_a_time_add_up_and_one_after_the_other_do_not():
-    for _ in range(2):  # the first time, code is loaded as well
-        with own_mappings(), high_water() as seen:
-            first = torch.ones(8 * MIB // 4)
-            del first
-            second, third = torch.ones(5 * MIB // 4), torch.ones(6 * MIB // 4)
-            del second, third
-    assert abs(seen.increment_bytes - 11 * MIB) < RESOLUTION_BYTES
+    def work() -> None:
+        first = torch.ones(8 * MIB // 4)
+        del first
+        second, third = torch.ones(5 * MIB // 4), torch.ones(6 * MIB // 4)
+        del second, third
+
+    peak_increment_bytes(nothing, work)  # the first time, code is loaded as well
+    assert abs(peak_increment_bytes(nothing, work) - 11 * MIB) < RESOLUTION_BYTES
+
+
+def test_what_was_prepared_is_no_part_of_the_peak_and_its_place_is_given_back():
+    held: list[torch.Tensor] = []
+
+    def prepare() -> None:
+        held[:] = [torch.ones(4 * MIB // 4)]
+
+    def work() -> None:
+        held.clear()
+        held.append(torch.ones(6 * MIB // 4))
+
+    found = []
+    for _ in range(2):
+        held.clear()
+        found.append(peak_increment_bytes(prepare, work))
+    assert abs(found[1] - 2 * MIB) < RESOLUTION_BYTES
+
+
+def test_what_goes_wrong_inside_comes_out():
+    with pytest.raises(ZeroDivisionError):
+        peak_increment_bytes(nothing, lambda: 1 // 0)
 
 
 @pytest.mark.parametrize("mode", ["fwd", "fwd_bwd", "bwd"])
 @pytest.mark.parametrize("hidden_mib", [0, 3, 24])
+@pytest.mark.usefixtures("full_of_holes")
 def test_what_a_call_allocates_in_itself_is_told_from_its_tensors(mode, hidden_mib):
     """Hidden is what goes beyond the peak of the tensors, wherever in the call it is held."""
     workload = build_workload(Case(implementation="naive", seqlen_q=512, num_heads=2, mode=mode))
@@ -91,5 +132,5 @@ def test_where_the_system_does_not_tell_nothing_is_claimed(monkeypatch):
             assert str(path) in unavailable[FIELD]
     with monkeypatch.context() as patch:
         patch.setattr(ctypes, "CDLL", lambda _: object())
-        with pytest.raises(NoHighWaterError, match="glibc"), own_mappings():
-            pass
+        with pytest.raises(NoHighWaterError, match="glibc"):
+            peak_increment_bytes(nothing, nothing)
