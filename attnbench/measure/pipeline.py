@@ -36,6 +36,8 @@ from .workload import Workload, build_workload
 
 TILES_INTERPRETED_WHOLE = 200
 """An interpreted tile costs about 2.5 ms: above this many of them, programs are sampled."""
+TILES_INTERPRETED_TWICE = 64
+"""Up to so many, the call is made once more for the gradients of sampled keys."""
 
 
 DRAM_SHARE = 0.8
@@ -115,10 +117,12 @@ def measure_case(
             wrong = _check_in_float32(workload, settings, record.agreement, folder)
         if wrong is None:
             wrong = fill_timed(workload, settings, record, check, first.out, first.seconds, ceilings)
-        if wrong is None and record.memory is not None:
+        if wrong is None and "workspace" in settings.metrics:
             # After the clock, since it leaves C's allocator in another state than the one that was timed.
-            section, missing = record.memory, record.unavailable
-            section.hidden_workspace_bytes = hidden_workspace_bytes(workload, first.counts, missing)
+            record.memory = record.memory or Memory()
+            record.memory.hidden_workspace_bytes = hidden_workspace_bytes(
+                workload, first.counts, record.unavailable
+            )
         if wrong is None and "quality" in settings.metrics:
             record.quality = measure_quality(workload, record.unavailable)
         if wrong is None and "dram" in settings.metrics:
@@ -187,7 +191,9 @@ def _count_and_check(
     _say_what_was_cut(record, record.agreement, workload, rows, trace if sample else None)
     del outputs  # gradients that the call for sampled keys makes anew
     if computed is None:
-        unchecked = fill_columns(workload, settings, check.grades.lse_alone, rows, record.agreement)
+        unchecked = _too_dear_to_repeat(workload, rows) or fill_columns(
+            workload, settings, check.grades.lse_alone, rows, record.agreement
+        )
         if unchecked is not None:
             record.unavailable["agreement.columns"] = unchecked
     written = check.written(workload)
@@ -247,6 +253,16 @@ def _say_what_was_cut(
         )
     if cuts and record.provenance is not None:
         record.provenance.reduced = "; ".join(cuts)
+
+
+def _too_dear_to_repeat(workload: Workload, rows: torch.Tensor | None) -> str | None:
+    """Say why the call for sampled keys is left out, if it is."""
+    p = workload.problem
+    if workload.level != "attention" or not workload.interpreted or rows is None or not p.needs_gradients:
+        return None
+    if workload.attentions[0].asked.visited_tiles(128, 128) <= TILES_INTERPRETED_TWICE:
+        return None
+    return "interpreting the kernels once more would take too long"
 
 
 def _sample(workload: Workload) -> dict[str, Any]:

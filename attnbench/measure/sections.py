@@ -51,6 +51,8 @@ def fill_counted(
         if record.memory.reserved_bytes is None:
             why = "the CPU has no caching allocator"
             missing["memory.reserved_bytes"] = missing["memory.requested_peak_bytes"] = why
+        if "workspace" not in settings.metrics:
+            missing["memory.hidden_workspace_bytes"] = "measured where a suite names the metric 'workspace'"
     if "traffic" in settings.metrics:
         record.traffic = measure_traffic(workload, counts, missing)
         _requested(workload, trace, record.traffic, missing)

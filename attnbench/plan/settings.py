@@ -8,7 +8,17 @@ from msgspec import Meta
 from attnbench.contract.errors import UsageError
 
 Metric = Literal[
-    "latency", "memory", "traffic", "flops", "agreement", "share", "optimizer", "quality", "energy", "dram"
+    "latency",
+    "memory",
+    "traffic",
+    "flops",
+    "agreement",
+    "share",
+    "optimizer",
+    "quality",
+    "workspace",
+    "energy",
+    "dram",
 ]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 ON_REQUEST: tuple[Metric, ...] = ("energy", "dram")
@@ -24,6 +34,7 @@ METRIC_SUMMARIES: dict[Metric, str] = {
     "share": "of time, memory and FLOPs of a block or a model, the part of its mixers",
     "optimizer": "time of the AdamW step behind a model's fwd_bwd, and the bytes that it keeps",
     "quality": "loss and perplexity of a preset with trained weights, on text it was never trained on",
+    "workspace": "what operators allocate inside themselves, on a CPU, from a call of its own",
     "energy": "joules of one call on a GPU, from its counter over a second of calls or more; on request",
     "dram": "bytes that crossed the pins of a GPU's memory, by its counters; on request",
 }

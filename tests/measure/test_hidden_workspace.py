@@ -110,7 +110,7 @@ def test_what_a_call_allocates_in_itself_is_told_from_its_tensors(mode, hidden_m
 
 
 def test_a_record_has_it_or_says_why_not():
-    settings = MeasureSettings(metrics=("memory",))
+    settings = MeasureSettings(metrics=("memory", "workspace"))
     record = measure_case(Case(implementation="naive", seqlen_q=64), settings)
     assert record.memory is not None
     assert record.memory.hidden_workspace_bytes == 0
