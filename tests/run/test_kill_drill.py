@@ -26,6 +26,7 @@ runner.ExecutorSettings = functools.partial(
     runner.ExecutorSettings,
     preload=("attnbench.plan.case", "tests.run.tasks"),
     task="tests.run.tasks:brief",
+    again="tests.run.tasks:brief",
     route="tests.run.tasks:route",
 )
 main(sys.argv[1:])
@@ -41,6 +42,7 @@ head_dim = 8
 seqlen = [4, 8, 12, 16]
 [measure]
 metrics = ["latency"]
+launches = 2
 latency_budget_s = 0.01
 warmup_s = 0
 min_samples = 3
