@@ -1,8 +1,8 @@
 """The most memory this process holds during a piece of work, by the kernel's count (`VmHWM`): Linux, glibc.
 
 The mark is reset before the work and read after it. C's allocator would spoil the count, since it keeps what
-is freed. So the work is done in a thread of its own, whose heap is empty, while every block of 64 KiB and
-more gets a mapping of its own, which comes and goes with the block. What the work may free has to be
+is freed. So the work is done in a thread of its own, whose heap has no large holes, while every block of 64
+KiB and more gets a mapping of its own, which comes and goes with the block. What the work may free has to be
 allocated in there as well: that is what `prepare` is for.
 """
 
@@ -21,6 +21,8 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _RESET_HIGH_WATER = "5"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _OWN_MAPPING_BYTES = 64 << 10
+_PLUG_BYTES, _HEAP_BYTES = 60 << 10, 64 << 20
+"""A block just too small for a mapping of its own; what the heap of a thread holds at most."""
 # Where glibc's own adjusting ends up once large blocks have been freed: the largest threshold, twice that.
 _USUAL_MAPPING_BYTES = 32 << 20
 
@@ -39,6 +41,15 @@ def peak_increment_bytes(prepare: Callable[[], object], work: Callable[[], objec
     libc = _glibc()
 
     def measure() -> int:
+        # A thread may inherit the heap of one that has ended: blocks that stay fill its holes.
+        plugs = [libc.malloc(_PLUG_BYTES) for _ in range(_HEAP_BYTES // _PLUG_BYTES)]
+        try:
+            return measure_plugged()
+        finally:
+            for plug in plugs:
+                libc.free(plug)
+
+    def measure_plugged() -> int:
         kept = prepare()
         gc.collect()
         libc.malloc_trim(0)
@@ -65,6 +76,8 @@ def _glibc() -> ctypes.CDLL:
     try:
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim"):
+            libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+            libc.free.argtypes, libc.free.restype = [ctypes.c_void_p], None
             return libc
     except (OSError, TypeError):
         pass

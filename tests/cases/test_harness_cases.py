@@ -121,6 +121,7 @@ def test_the_same_suite_has_the_same_tiles_in_every_process(tmp_path):
     assert {(tile["block_q"], tile["num_warps"]) for tiles in pinned for tile in tiles.values()} == {(32, 2)}
 
 
+@pytest.mark.long
 def test_what_a_suite_pins_is_what_the_record_holds(tmp_path):
     """E15: by the options of the implementation; the id of the case holds them, too."""
     (tmp_path / "pinned.toml").write_text(PINNED, encoding="utf-8")

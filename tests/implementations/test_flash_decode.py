@@ -98,6 +98,7 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
+@pytest.mark.long
 @given(problems())
 def test_any_geometry_is_right_and_costs_what_is_counted(problem: Problem) -> None:
     assert graded("triton-flash", problem).verdict == "ok"

@@ -121,6 +121,7 @@ def test_compiled_and_with_nan_in_hidden_slots(problem: Problem) -> None:
         assert not out[b, :, ~torch.from_numpy(seen)].any()
 
 
+@pytest.mark.long
 def test_a_record_of_what_is_compiled() -> None:
     """One compilation; the numbers are checked as they come from the compiled call."""
     case = Case(

@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,24 @@ def full_of_holes() -> Iterator[None]:
     del kept
 
 
+def test_the_heap_of_a_thread_that_has_ended_hides_nothing():
+    """Its large free end stays in memory, and the next thread gets it."""
+
+    def leave_a_heap() -> None:
+        blocks = [torch.ones(MIB // 4) for _ in range(12)]
+        blocks.append(torch.ones(100))
+        del blocks
+
+    for _ in range(3):
+        threads = [threading.Thread(target=leave_a_heap) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found = peak_increment_bytes(nothing, lambda: touch(2 * MIB))
+        assert abs(found - 2 * MIB) < RESOLUTION_BYTES
+
+
 @pytest.mark.parametrize("size_bytes", [2 * MIB, 40 * MIB])
 @pytest.mark.usefixtures("full_of_holes")
 def test_a_block_that_came_and_went_is_seen_each_time(size_bytes):
@@ -90,7 +109,7 @@ def test_what_goes_wrong_inside_comes_out():
 
 
 @pytest.mark.parametrize("mode", ["fwd", "fwd_bwd", "bwd"])
-@pytest.mark.parametrize("hidden_mib", [0, 3, 24])
+@pytest.mark.parametrize("hidden_mib", [0, 3, pytest.param(24, marks=pytest.mark.long)])
 @pytest.mark.usefixtures("full_of_holes")
 def test_what_a_call_allocates_in_itself_is_told_from_its_tensors(mode, hidden_mib):
     """Hidden is what goes beyond the peak of the tensors, wherever in the call it is held."""

@@ -37,6 +37,7 @@ def test_a_compiled_model_is_the_model(implementation, mask, lengths):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("implementation", "mask"),
     [("linear", "causal"), pytest.param("sliding-window", WINDOW, marks=pytest.mark.long)],

@@ -105,6 +105,7 @@ def test_what_the_launch_was_told_is_in_it():
     assert reproduce_command(meta(), record(CASES[0])).endswith("| attnbench run /dev/stdin")
 
 
+@pytest.mark.long
 def test_the_command_in_a_record_measures_the_same_case_again(folder):
     """From a suite that is gone by then, with another implementation put in."""
     case, settings = CASES[0], MeasureSettings(metrics=("memory", "agreement"), seed=3)
