@@ -14,6 +14,7 @@ CHAIN = 256
 """Exponentials an element: 8 bytes of traffic take far less time than these."""
 
 
+# Triton reads the annotations of a kernel, so its arguments cannot have ours.
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def exp2_chain(x, chain: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
     """x[i] = f(f(…f(x[i]))), ``chain`` times f(y) = 2^-y, which stays between 0 and 1."""

@@ -70,6 +70,7 @@ def test_b13_default_inputs_are_standard_normal_and_the_record_says_so() -> None
 
 
 def test_b13_other_distributions_are_other_cases() -> None:
+    # A family's name is a plain string here, a literal in `Case`.
     cases = [Case(implementation="naive", seqlen_q=256, inputs=family) for family in FAMILIES]  # type: ignore[arg-type]
     assert len({case.case_id for case in cases}) == len(FAMILIES)
     settings = MeasureSettings(metrics=("agreement",))

@@ -46,13 +46,13 @@ ALL = [
 ]
 
 
-def check(problem: Problem) -> None:
-    """Out and gradients are within budget."""
+def verdict(problem: Problem) -> str | None:
+    """What out and gradients are graded as; ``ok`` is within budget."""
     inputs = inputs_for(problem.replace(options={}))
     result, gradients = run(KERNELS, problem, inputs)
     yardstick = yardstick_for(LINEAR_ELU, problem)
     dtype, bounds = inputs["q"].dtype, yardstick.bounds
-    agreement = grade_outputs(
+    return grade_outputs(
         result.out,
         None,
         gradients,
@@ -61,14 +61,13 @@ def check(problem: Problem) -> None:
         dtype=dtype,
         bounds=bounds,
         lse_expected=False,
-    )
-    assert agreement.verdict == "ok", (problem, agreement)
+    ).verdict
 
 
 @pytest.mark.parametrize(("name", "mask", "dtype"), ORDINARY)
 def test_within_budget(name: str, mask: Any, dtype: str) -> None:
     shape = {**DEFAULTS, **SHAPES[name], "options": {"chunk_size": 64}}
-    check(Problem(**shape, mask=mask, dtype=dtype, mode="fwd_bwd"))
+    assert verdict(Problem(**shape, mask=mask, dtype=dtype, mode="fwd_bwd")) == "ok"
 
 
 @pytest.mark.parametrize("mask", [Causal(), Full()], ids=lambda mask: mask.slug)
@@ -79,17 +78,20 @@ def test_gradients_that_cancel_are_within_budget(
     seqlen: int, head_dim: int, head_dim_v: int, mask: Any
 ) -> None:
     """Of a key seen alone dq and dk are differences of equal sums: what rounding takes from one is seen."""
-    check(
-        Problem(
-            seqlen_q=seqlen,
-            num_heads=2,
-            head_dim=head_dim,
-            head_dim_v=head_dim_v,
-            mask=mask,
-            dtype="float16",
-            mode="fwd_bwd",
-            options={"chunk_size": 32},
+    assert (
+        verdict(
+            Problem(
+                seqlen_q=seqlen,
+                num_heads=2,
+                head_dim=head_dim,
+                head_dim_v=head_dim_v,
+                mask=mask,
+                dtype="float16",
+                mode="fwd_bwd",
+                options={"chunk_size": 32},
+            )
         )
+        == "ok"
     )
 
 
@@ -97,7 +99,7 @@ def test_gradients_that_cancel_are_within_budget(
 @pytest.mark.parametrize(("name", "mask", "dtype", "chunk_size"), ALL)
 def test_every_shape_within_budget(name: str, mask: Any, dtype: str, chunk_size: int) -> None:
     shape = {**DEFAULTS, **SHAPES[name], "options": {"chunk_size": chunk_size}}
-    check(Problem(**shape, mask=mask, dtype=dtype, mode="fwd_bwd"))
+    assert verdict(Problem(**shape, mask=mask, dtype=dtype, mode="fwd_bwd")) == "ok"
 
 
 @st.composite
@@ -124,14 +126,14 @@ def problems(draw: st.DrawFn, longest: int) -> Problem:
 @given(problems(longest=20))
 @settings(max_examples=3, deadline=None)
 def test_any_geometry_within_budget(problem: Problem) -> None:
-    check(problem)
+    assert verdict(problem) == "ok"
 
 
 @pytest.mark.long
 @given(problems(longest=60))
 @settings(max_examples=500, deadline=None)
 def test_every_geometry_within_budget(problem: Problem) -> None:
-    check(problem)
+    assert verdict(problem) == "ok"
 
 
 def tensors(problem: Problem, *, gradients: bool = False) -> list[Tensor]:

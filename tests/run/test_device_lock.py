@@ -162,6 +162,7 @@ CASE = Case(implementation="naive", seqlen_q=8)
 
 def submit(executor: Scripted, settings: ExecutorSettings = SETTINGS) -> tuple[Record, list[str]]:
     notes: list[str] = []
+    # The executor here does only what turns ask of it.
     turns = TakingTurns(executor, settings, notes.append)  # type: ignore[arg-type]
     turns.prepare([CASE])
     return turns.submit(CASE), notes

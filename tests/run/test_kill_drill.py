@@ -185,4 +185,4 @@ def test_after_fifty_kills_every_case_is_read_once(folder):
 
 @pytest.mark.long
 def test_the_same_with_cases_that_are_measured(folder):
-    drill_often(folder, WHOLE, MEASURED_DRILLS)
+    assert drill_often(folder, WHOLE, MEASURED_DRILLS).total() == MEASURED_DRILLS
