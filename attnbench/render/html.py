@@ -25,7 +25,7 @@ from attnbench.render.overview import failure_groups, left_out, overview, proble
 from attnbench.render.plots import legend_entries, panel_figure, svg_text, swatch_figure
 from attnbench.render.share_table import share_tables
 from attnbench.render.styles import StyleBook
-from attnbench.render.svg import color_variables, inline_svg
+from attnbench.render.svg import PageDrawings, color_variables
 from attnbench.render.tables import case_table
 from attnbench.render.window_plot import TITLE as WINDOWS
 from attnbench.render.window_plot import window_figure
@@ -66,6 +66,11 @@ class Plot:
 def html_report(report: Report) -> str:
     """Return the page."""
     book = StyleBook(report.series)
+    drawings = PageDrawings()
+    windows = _window_plots(report, drawings)
+    plots = [
+        _plot(group, book, drawings, report.untold) for group in report.metrics if group.drawn or group.empty
+    ]
     every_answer = answers(report)
     names = {name for one in report.series for name in (one.label, one.implementation)}
     template = _environment(names).get_template("report.html.jinja")
@@ -76,6 +81,7 @@ def html_report(report: Report) -> str:
         js=_text("report.js"),
         light=color_variables("light"),
         dark=color_variables("dark"),
+        drawn_css=drawings.css(),
         tally=by_rank(report.summary.tally),
         run_lines=run_lines,
         overview=overview(report),
@@ -87,8 +93,8 @@ def html_report(report: Report) -> str:
         exchange_title=TITLE,
         exchange_meaning=MEANING,
         windows_title=WINDOWS,
-        exchanges=[*zip(exchange_tables(report), _window_plots(report), strict=True)],
-        plots=[_plot(group, book, report.untold) for group in report.metrics if group.drawn or group.empty],
+        exchanges=[*zip(exchange_tables(report), windows, strict=True)],
+        plots=plots,
         constants=constants_words(report),
         table=case_table(report),
         failures=failure_groups(report),
@@ -99,11 +105,11 @@ def html_report(report: Report) -> str:
     )
 
 
-def _window_plots(report: Report) -> list[str]:
+def _window_plots(report: Report, drawings: PageDrawings) -> list[str]:
     """Return a drawing for each trained model, empty where no implementation has several windows."""
     figures = map(window_figure, report.summary.exchanges)
     return [
-        "" if figure is None else inline_svg(svg_text(figure), f"windows-{place}", WINDOWS)
+        "" if figure is None else drawings.element(svg_text(figure), f"windows-{place}", WINDOWS)
         for place, figure in enumerate(figures)
     ]
 
@@ -117,7 +123,7 @@ def _unseen(answer_count: int) -> list[str]:
     )
 
 
-def _plot(group: MetricPanels, book: StyleBook, untold: set[str]) -> Plot:
+def _plot(group: MetricPanels, book: StyleBook, drawings: PageDrawings, untold: set[str]) -> Plot:
     shown = group.drawn[:MOST_PANELS]
     notes = [f"{panel.title}: nothing to draw. {_why_empty(panel)}" for panel in group.empty[:MOST_PANELS]]
     unseen = len(group.drawn) + len(group.empty) - len(shown) - len(notes)
@@ -128,22 +134,24 @@ def _plot(group: MetricPanels, book: StyleBook, untold: set[str]) -> Plot:
         key=group.metric.key,
         title=group.metric.title,
         meaning=metric_meaning(group.metric.key),
-        legend=_legend(group.metric.key, shown, book),
-        parts=tuple(_parts(shown, book, untold)),
+        legend=_legend(group.metric.key, shown, book, drawings),
+        parts=tuple(_parts(shown, book, drawings, untold)),
         notes=tuple(notes),
     )
 
 
-def _legend(key: str, panels: Sequence[Panel], book: StyleBook) -> tuple[tuple[str, str], ...]:
+def _legend(
+    key: str, panels: Sequence[Panel], book: StyleBook, drawings: PageDrawings
+) -> tuple[tuple[str, str], ...]:
     """Return ``(drawing, label)`` of every legend entry."""
     return tuple(
-        (inline_svg(svg_text(swatch_figure(handle)), f"{key}-legend{place}", ""), label)
+        (drawings.element(svg_text(swatch_figure(handle)), f"{key}-legend{place}", ""), label)
         for place, (handle, label) in enumerate(legend_entries(panels, book))
     )
 
 
 def _parts(
-    panels: Sequence[Panel], book: StyleBook, untold: set[str]
+    panels: Sequence[Panel], book: StyleBook, drawings: PageDrawings, untold: set[str]
 ) -> Iterator[tuple[str, tuple[DrawnPanel, ...]]]:
     """Yield panels under the name of their model, or without where none has two of them."""
     place = count()
@@ -154,14 +162,17 @@ def _parts(
         yield (
             model,
             tuple(
-                _drawn(f"{panel.metric.key}-{next(place)}", group_title(panel.facet, told_above), panel, book)
+                DrawnPanel(
+                    title=group_title(panel.facet, told_above),
+                    svg=drawings.element(
+                        svg_text(panel_figure(panel, book)),
+                        f"{panel.metric.key}-{next(place)}",
+                        _spoken(panel),
+                    ),
+                )
                 for panel in members
             ),
         )
-
-
-def _drawn(name: str, title: str, panel: Panel, book: StyleBook) -> DrawnPanel:
-    return DrawnPanel(title, inline_svg(svg_text(panel_figure(panel, book)), name, _spoken(panel)))
 
 
 def _spoken(panel: Panel) -> str:

@@ -67,8 +67,9 @@ def test_a_run_on_a_full_disk_loses_nothing_and_goes_on_with_room(folder):
     assert "Traceback" not in done.stderr
     whole = records_in(folder / "after")
     assert whole[: len(kept)] == kept
-    assert sorted(record["case"]["seqlen_k"] for record in whole) == LENGTHS
-    assert {record["status"] for record in whole} == {"ok"}
+    latest = {record["case_id"]: record for record in whole}
+    assert sorted(record["case"]["seqlen_k"] for record in latest.values()) == LENGTHS
+    assert {(record["status"], record["latency"]["launches"]) for record in latest.values()} == {("ok", 5)}
 
 
 def records_in(folder: Path) -> list[dict[str, Any]]:
