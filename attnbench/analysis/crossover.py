@@ -35,7 +35,7 @@ class Crossover:
 
 
 def crossover(first: PowerLaw, second: PowerLaw) -> Crossover | None:
-    """Return where two curves meet for the last time, up to `FARTHEST` times the longest length; else None."""
+    """Return where two curves meet for the last time, up to `FARTHEST` times their lengths; else None."""
     shortest, longest = max(first.shortest, second.shortest), min(first.longest, second.longest)
     if shortest >= longest:
         return None
