@@ -88,6 +88,7 @@ class CaseRow:
     requested_bytes: int | None = None
     dram_bytes: int | None = None
     useful_flops: int | None = None
+    executed_flops: int | None = None
     max_abs_error: float | None = None
     error_budget: float | None = None
     budget_used: float | None = None
@@ -110,6 +111,8 @@ class CaseRow:
     reduced: str = ""
     """What was cut so that the case could be checked, in words."""
     reproduce: str = ""
+    theory: Mapping[str, int] = field(default_factory=dict)
+    """What formulas say of the case, by the quantity's name."""
     absent: Mapping[str, str] = field(default_factory=dict)
     """Section or field name -> why it could not be had."""
 
@@ -145,6 +148,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
     share = record.share or Share()
     step = record.optimizer_step or OptimizerStep()
     quality = record.quality or Quality()
+    flops = record.flops or Flops()
     agreement = record.agreement or Agreement()
     low_ms, high_ms, one_launch = _interval(latency)
     provenance = record.provenance or Provenance()
@@ -189,7 +193,8 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         operand_bytes=_whole(traffic.operand_bytes),
         requested_bytes=_whole(traffic.requested_bytes),
         dram_bytes=_whole(traffic.dram_bytes),
-        useful_flops=_whole((record.flops or Flops()).useful),
+        useful_flops=_whole(flops.useful),
+        executed_flops=_whole(flops.executed),
         max_abs_error=_not_negative(agreement.max_abs_error),
         error_budget=_not_negative(agreement.budget),
         budget_used=_not_negative(agreement.budget_used),
@@ -209,6 +214,11 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         execution=clean_text(provenance.execution),
         reduced=clean_text(provenance.reduced),
         reproduce=clean_text(provenance.reproduce),
+        theory={
+            clean_text(key): count
+            for key, value in (record.theory or {}).items()
+            if (count := _whole(value)) is not None
+        },
         absent={clean_text(key): clean_text(why) for key, why in record.unavailable.items()},
     )
 

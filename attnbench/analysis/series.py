@@ -34,6 +34,8 @@ class Point:
     expected: float | None = None
     limit: float | None = None
     floor: float | None = None
+    theory: float | None = None
+    """What a formula says of a quantity that should grow alike; its unit may be another."""
     reason: str = ""
     doubts: tuple[str, ...] = ()
     """Verdicts that speak against the value."""
@@ -193,6 +195,7 @@ def _point(row: CaseRow, metric: Metric) -> Point:
         expected=number(metric.expected),
         limit=number(metric.limit),
         floor=number(metric.floor),
+        theory=row.theory.get(metric.theory),
         doubts=tuple(word for word in row.latency_verdict if word != VALID) if metric.judged else (),
         reason=row.why_absent(*metric.record_field) if row.is_ok and value is None else row.reason,
     )
