@@ -1,8 +1,8 @@
 """First findings that follow from the records alone. In: `CaseRow`s. Out: `Summary`: rankings, growth,
 shares, failures, accuracy, doubts.
 
-No fits: an exponent here is the secant between the last two lengths, ``log(y2 / y1) / log(n2 / n1)``, and is
-labelled as such.
+`Summary.growth` holds secants between the last two lengths, ``log(y2 / y1) / log(n2 / n1)``, labelled as
+such; fits are in `Summary.scalings`.
 """
 
 import math
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from attnbench.analysis.facets import Facet, facets_of
 from attnbench.analysis.metrics import LATENCY, PEAK_MEMORY, STATE_MEMORY, Metric
+from attnbench.analysis.overtaking import Overtaking, overtakings
 from attnbench.analysis.quality import EXACT_SEMANTICS, Exchange, exchanges
 from attnbench.analysis.rows import CaseRow
+from attnbench.analysis.scaling import Scaling, scalings
 from attnbench.analysis.series import VALID, Point, Series, groups_of, series_of
 from attnbench.analysis.shares import ShareChange, share_changes
 
@@ -108,6 +110,8 @@ class Summary:
     shares: tuple[ShareChange, ...]
     exchanges: tuple[Exchange, ...]
     growth: tuple[LocalExponent, ...]
+    scalings: tuple[Scaling, ...]
+    overtakings: tuple[Overtaking, ...]
     failures: tuple[Failure, ...]
     absences: tuple[Absence, ...]
     accuracy: Accuracy
@@ -139,6 +143,8 @@ def summarize(rows: Sequence[CaseRow]) -> Summary:
             for metric in (LATENCY, PEAK_MEMORY, STATE_MEMORY)
             for exponent in _growth(groups, metric)
         ),
+        scalings=tuple(scalings(groups)),
+        overtakings=tuple(overtakings(facets)),
         failures=tuple(_failures(groups)),
         absences=tuple(_absences(rows)),
         accuracy=_accuracy(rows),

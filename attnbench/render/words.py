@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from attnbench.analysis.facets import DECODE, Facet, facet_title, group_title
+from attnbench.analysis.metrics import LATENCY
+from attnbench.analysis.overtaking import Overtaking
 from attnbench.analysis.report import Report
 from attnbench.analysis.summary import Failure, LocalExponent, Ranking, Summary
 from attnbench.render.model_words import share_words
 from attnbench.render.numbers import (
     format_bytes,
+    format_length,
     format_percent,
     format_ratio,
     format_seqlen,
@@ -46,6 +49,7 @@ def _group_lines(group: Sequence[Facet], summary: Summary) -> list[tuple[str, st
         *(("Memory", text) for text in _ranked(group, summary.memory, memory_sentence, "needs")),
         *(("State", text) for text in _ranked(group, summary.state, state_sentence, "keeps")),
         *(("Share", text) for text in share_words([one for one in summary.shares if one.facet == first])),
+        *(("Crossing", text) for text in overtaking_words(group, summary.overtakings)),
         *(("Growth", text) for text in growth_words([one for one in summary.growth if one.facet == first])),
         *(("Failed", failure_sentence(failure)) for failure in summary.failures if failure.facet == first),
     ]
@@ -152,6 +156,32 @@ def growth_words(growth: Iterable[LocalExponent]) -> list[str]:
         + with_care(sorted({word for one in members for word in one.doubts}))
         for (title, start, end), members in groups.items()
     ]
+
+
+def overtaking_words(group: Sequence[Facet], found: Iterable[Overtaking]) -> list[str]:
+    """Return who is faster than whom from what length on: a text for each winner and mask."""
+    winners: dict[tuple[str, str], list[Overtaking]] = {}
+    for one in found:
+        if one.facet in group and one.metric is LATENCY:
+            winners.setdefault((one.facet.mask, one.winner), []).append(one)
+    texts = []
+    for (mask, winner), members in winners.items():
+        under = "" if mask == group[0].mask else f"With {mask}: "
+        said = [f"{one.loser} {from_words(one)}" for one in sorted(members, key=lambda one: one.seqlen)]
+        doubts = sorted({word for one in members for word in one.doubts})
+        texts.append(f"{under}{winner} is faster than {_and(said)}{with_care(doubts)}.")
+    return texts
+
+
+def from_words(one: Overtaking) -> str:
+    """Return from what length on a curve is below another: ``from 490 tokens on (360 to 700)``."""
+    start = format_length(one.seqlen)
+    if one.kind == "between":
+        return f"from somewhere between {format_length(one.low)} and {format_length(one.high)} tokens on"
+    low = "less" if one.low is None else format_length(one.low)
+    high = "more" if one.high is None else format_length(one.high)
+    guess = ", beyond what was measured" if one.kind == "extrapolated" else ""
+    return f"from about {start} tokens on ({low} to {high}{guess})"
 
 
 GROWTH_NOTE = (
