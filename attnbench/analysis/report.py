@@ -2,14 +2,15 @@
 none adds to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attnbench.analysis.facets import Facet, constants_of, facets_of, untold_of
+from attnbench.analysis.frontier import Frontier, frontiers
 from attnbench.analysis.metrics import METRICS, Metric
 from attnbench.analysis.provenance import RunFacts, run_facts, run_labels
-from attnbench.analysis.rows import CaseRow, rows_of
-from attnbench.analysis.series import Panel, Series, groups_of, panels_of
+from attnbench.analysis.rows import CaseRow, clean_text, rows_of
+from attnbench.analysis.series import Panel, Series, grouped, groups_of, panels_of
 from attnbench.analysis.summary import Summary, summarize
 from attnbench.run.store import Run
 
@@ -39,6 +40,7 @@ class Report:
     untold: set[str]
     """Facet fields that titles leave out."""
     summary: Summary
+    frontiers: tuple[Frontier, ...]
     metrics: tuple[MetricPanels, ...]
     samples: int
     """Raw samples of latencies in the records; none of them is in a report."""
@@ -64,6 +66,7 @@ def build_report(runs: Sequence[Run]) -> Report:
         constants=constants_of(facets),
         untold=untold_of(facets),
         summary=summarize(rows),
+        frontiers=tuple(frontiers(grouped(facets), _allowed(labelled))),
         metrics=tuple(_metric_panels(rows, metric) for metric in METRICS),
         samples=sum(
             len(record.latency.samples_ms or ())
@@ -72,6 +75,19 @@ def build_report(runs: Sequence[Run]) -> Report:
             if record.latency is not None
         ),
     )
+
+
+def _allowed(runs: Mapping[str, Run]) -> dict[str, dict[str, int]]:
+    """Return the bytes that each run allowed, by kind of device; nothing where it does not say."""
+    return {
+        clean_text(label): {
+            kind: limit
+            for kind, limit in limits.items()
+            if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0
+        }
+        for label, run in runs.items()
+        if isinstance(limits := run.meta.get("memory_limits"), Mapping)
+    }
 
 
 def _metric_panels(rows: Sequence[CaseRow], metric: Metric) -> MetricPanels:

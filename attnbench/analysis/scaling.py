@@ -29,6 +29,8 @@ from attnbench.analysis.series import Point, Series, series_of
 SCALED = (LATENCY, PEAK_MEMORY, OPERAND_BYTES, REQUESTED_BYTES, DRAM_BYTES, FLOPS)
 SECANT_TOLERANCE = 0.02
 """How far a counted secant may lie from theory's."""
+SAYS_NOTHING = 1.0
+"""An interval that is wider holds both n and n squared."""
 STANDS_OUT = 0.3
 """A power that differs by more changes the order of growth, not a detail of it."""
 
@@ -135,7 +137,7 @@ def _judge(
         return "too few lengths", 0.0
     if theory is None:
         return "no theory", 0.0
-    if fit is None or not fit.determined:
+    if fit is None or not fit.determined or fit.exponent_high - fit.exponent_low > SAYS_NOTHING:
         return "undetermined", 0.0
     if fit.exponent_low > theory:
         return "differs", fit.exponent_low - theory

@@ -111,6 +111,13 @@ def groups_of(facets: Mapping[Facet, Sequence[CaseRow]]) -> list[tuple[Facet, ..
     return groups
 
 
+def grouped(facets: Mapping[Facet, Sequence[CaseRow]]) -> dict[Facet, list[CaseRow]]:
+    """Return the rows of facets that are shown together, under the first of them."""
+    return {
+        together[0]: [row for facet in together for row in facets[facet]] for together in groups_of(facets)
+    }
+
+
 def panels_of(rows: Sequence[CaseRow], metric: Metric) -> list[Panel]:
     """Return every panel of a metric. Every row is in exactly one series of one panel, whatever its status.
 

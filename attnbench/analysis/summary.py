@@ -16,7 +16,7 @@ from attnbench.analysis.overtaking import Overtaking, overtakings
 from attnbench.analysis.quality import EXACT_SEMANTICS, Exchange, exchanges
 from attnbench.analysis.rows import CaseRow
 from attnbench.analysis.scaling import Scaling, scalings
-from attnbench.analysis.series import VALID, Point, Series, groups_of, series_of
+from attnbench.analysis.series import VALID, Point, Series, grouped, series_of
 from attnbench.analysis.shares import ShareChange, share_changes
 
 LEAST_STEP = 1.5
@@ -127,9 +127,7 @@ class Summary:
 def summarize(rows: Sequence[CaseRow]) -> Summary:
     """Return the first findings."""
     facets = facets_of(rows)
-    groups = {
-        together[0]: [row for facet in together for row in facets[facet]] for together in groups_of(facets)
-    }
+    groups = grouped(facets)
     timed = [row for row in rows if row.latency_ms is not None]
     return Summary(
         tally=dict(Counter(row.status for row in rows)),

@@ -19,6 +19,9 @@ from attnbench.analysis.report import MetricPanels, Report
 from attnbench.analysis.series import Panel, Series
 from attnbench.render.by_model import panels_by_model
 from attnbench.render.exchange_table import MEANING, TITLE, exchange_tables
+from attnbench.render.frontier_table import MEANING as FRONTIER_MEANING
+from attnbench.render.frontier_table import TITLE as FRONTIER_TITLE
+from attnbench.render.frontier_table import frontier_tables
 from attnbench.render.glossary import metric_meaning, terms
 from attnbench.render.growth_table import MEANING as GROWTH_MEANING
 from attnbench.render.growth_table import (
@@ -97,6 +100,7 @@ def html_report(report: Report) -> str:
         problems=[*problems(report), *stand_outs(report)],
         findings=[
             (OVERTAKING_TITLE, OVERTAKING_MEANING, overtaking_tables(report)),
+            (FRONTIER_TITLE, FRONTIER_MEANING, frontier_tables(report)),
             (GROWTH_TITLE, GROWTH_MEANING, growth_tables(report)),
         ],
         answers=every_answer[:MOST_ANSWERS],

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from attnbench.analysis.facets import MODE_WORDS
 from attnbench.analysis.report import Report
 from attnbench.render.exchange_table import MEANING, TITLE, exchange_tables
+from attnbench.render.frontier_table import MEANING as FRONTIER_MEANING
+from attnbench.render.frontier_table import TITLE as FRONTIER_TITLE
+from attnbench.render.frontier_table import frontier_tables
 from attnbench.render.growth_table import MEANING as GROWTH_MEANING
 from attnbench.render.growth_table import (
     OVERTAKING_MEANING,
@@ -50,6 +53,7 @@ def markdown_report(report: Report, plots: Sequence[tuple[str, str]] = ()) -> st
         parts += ["", GROWTH_NOTE]
     for title, meaning, tables in (
         (OVERTAKING_TITLE, OVERTAKING_MEANING, overtaking_tables(report)),
+        (FRONTIER_TITLE, FRONTIER_MEANING, frontier_tables(report)),
         (GROWTH_TITLE, GROWTH_MEANING, growth_tables(report, short=True)),
     ):
         if tables:

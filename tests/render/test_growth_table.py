@@ -1,8 +1,9 @@
-"""Tables of growth and overtaking, by what they say."""
+"""Tables of growth, overtaking and memory, by what they say."""
 
 import pytest
 
 from attnbench.analysis.report import build_report
+from attnbench.render.frontier_table import frontier_tables
 from attnbench.render.growth_table import growth_tables, overtaking_tables, stand_outs
 from attnbench.render.html import html_report
 from attnbench.render.words import answers
@@ -71,3 +72,13 @@ def test_what_can_not_be_told_apart_does_not_cross(noise):
         for n in (512, 2048)
     ]
     assert overtaking_tables(build_report([make_run(records)])) == []
+
+
+def test_how_long_a_sequence_fits():
+    records = [make_record("naive", n, peak_bytes=96 * n * n) for n in LENGTHS]
+    records.append(make_record("naive", 2**20, status="oom", predicted_peak_bytes=96 * 2**40))
+    (table,) = frontier_tables(build_report([make_run(records)]))
+    assert [title for title, _ in table.columns] == [
+        "Implementation", "24.0 GiB", "80.0 GiB", "131 GiB", "Ran up to", "Out of memory from",
+    ]  # fmt: skip
+    assert table.rows == [["naive", "16k", "29k", "37k", "4k", "1024k"]]
