@@ -76,7 +76,7 @@ def longest_that_fits(parts: Sequence[float], memory_bytes: int) -> int | None:
 
 
 def _parts(points: Sequence[Point]) -> tuple[float, float, float] | None:
-    """Return ``(a, b, c)`` of as many of the longest lengths as follow a curve; None with fewer than three."""
+    """Return ``(a, b, c)`` of as many of the longest lengths as follow a curve; None below three."""
     while len({point.seqlen for point in points}) >= 3:
         parts = _fitted(points)
         if parts is not None:
