@@ -102,7 +102,7 @@ class Activities:
                 raise
 
     def _stop(self) -> None:
-        """Take every step, whichever of them fails; then complain of the first that did."""
+        """Take every step, whichever of them fails."""
         with contextlib.ExitStack() as steps:  # which goes backwards
             steps.callback(_ask, "finalize", self._cupti.finalize)
             for kind in reversed(self._kinds):
