@@ -101,7 +101,7 @@ def joined_latency(before: Latency, launch: Latency) -> Latency:
     """Return the section of the launches so far and one more; the time to compile stays that of the first."""
     section = latency_of(
         [*_by_launch(before), *_by_launch(launch)],
-        timer=_both(before.timer, launch.timer),
+        timer=before.timer,
         cache=before.cache,
         verdict=[],
         compile_s=before.compile_s,
@@ -153,12 +153,6 @@ def _by_launch(latency: Latency) -> list[list[float]]:
     samples = iter(latency.samples_ms or ())
     counts = latency.samples_per_launch or [len(latency.samples_ms or ())]
     return [list(islice(samples, count)) for count in counts]
-
-
-def _both(before: str | None, timer: str | None) -> str | None:
-    """Name every timer that was read: two of them see different parts of a call."""
-    names = [] if before is None else before.split(", ")
-    return ", ".join(dict.fromkeys([*names, *filter(None, [timer])])) or None
 
 
 def _joined_telemetry(before: Telemetry | None, launch: Telemetry | None) -> Telemetry | None:

@@ -131,15 +131,6 @@ def test_verdicts_are_joined_and_the_scatter_is_judged_over_launches():
     assert over(one(1.0), blind).launch_medians_ms == [1.0]
 
 
-def test_a_latency_read_from_two_clocks_names_both():
-    def by(timer: str) -> Latency:
-        return latency_of([[1.0, 1.0]], timer=timer, cache="cold", verdict=["valid"])
-
-    joined = over(by("cuda-graph"), by("cuda-events"), by("cuda-graph"))
-    assert joined.timer == "cuda-graph, cuda-events"
-    assert over(by("cuda-graph"), by("cuda-graph")).timer == "cuda-graph"
-
-
 def test_what_was_counted_adds_up_and_states_are_the_latest():
     def launch(**telemetry) -> Record:
         return Record(case_id="a", case={}, status="ok", latency=one(1.0), telemetry=Telemetry(**telemetry))
