@@ -25,8 +25,9 @@ class Ladder:
     graph: Timer
     events: Timer
     first: str | None = None
-    """The name of the timer to try before all others, or several: launches of one case are to be read from one
-    clock."""
+    """The names of timers, the best of which is tried before all others: launches of one case are to be read
+    from one clock.
+    """
     used: Timer | None = None
 
     @property

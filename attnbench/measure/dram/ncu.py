@@ -54,7 +54,9 @@ def measure(job: Job, timeout_s: float) -> DramBytes:
         return found
     took_s = time.monotonic() - began
     if timeout_s - took_s < took_s:
-        raise BackendError(f"the counters take {passes} passes: a second run of {took_s:.0f} s has no time left")
+        raise BackendError(
+            f"the counters take {passes} passes: a second run of {took_s:.0f} s has no time left"
+        )
     found, _ = _run(job, "all", timeout_s - took_s)
     return replace(found, note=FLUSHED_BETWEEN)
 

@@ -67,7 +67,7 @@ def test_what_would_fail_again_is_told_apart(tmp_path, monkeypatch, lasting):
 
     monkeypatch.setitem(vars(child)["COLLECTORS"], "cupti-pm", fail)
     assert serve(tmp_path / "answer", spec(), "cupti-pm") == 1
-    with pytest.raises(BackendError, match="failed: no DRAM counter can be sampled here$") as error:
+    with pytest.raises(BackendError, match=r"failed: no DRAM counter can be sampled here$") as error:
         check("cupti-pm", "", answer_of(tmp_path / "answer"))
     assert error.value.lasting is lasting
 

@@ -45,7 +45,7 @@ def test_the_first_that_works_is_used_and_the_others_are_named():
     last = Fake("last")
     backends = [
         Fake("absent", finding=Finding(False, "not on PATH", "install it")),
-        Fake("garbled", finding=UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")),
+        Fake("garbled", finding=UnicodeError("a name in no encoding")),
         Fake("refused", BackendError("forbidden")),
         Fake("broken", ZeroDivisionError("division by zero")),
         Fake("good"),
@@ -55,7 +55,7 @@ def test_the_first_that_works_is_used_and_the_others_are_named():
     assert (choice.found, choice.backend) == (FOUND, "good")
     assert choice.passed_over == {
         "absent": "not on PATH; what helps: install it",
-        "garbled": "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+        "garbled": "UnicodeError: a name in no encoding",
         "refused": "forbidden",
         "broken": "ZeroDivisionError: division by zero",
     }
