@@ -45,7 +45,7 @@ def fill_counted(
     if "memory" in settings.metrics:
         record.memory = measure_memory(workload, counts, predicted, missing)
         if record.memory.process_bytes is None:
-            missing.setdefault("memory.process_bytes", "read from NVML, of CUDA devices alone")
+            missing.setdefault("memory.process_bytes", "the process holds more than one case")
         if record.memory.peak_bytes is None:
             missing["memory.peak_bytes"] = missing["memory.peak_increment_bytes"] = UNSEEN
         if record.memory.reserved_bytes is None:

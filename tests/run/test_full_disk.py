@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ head_dim = 8
 seqlen = {LENGTHS}
 [measure]
 metrics = ["latency"]
-launches = 2
 latency_budget_s = 0.01
 warmup_s = 0
 min_samples = 3
@@ -69,8 +67,7 @@ def test_a_run_on_a_full_disk_loses_nothing_and_goes_on_with_room(folder):
     assert "Traceback" not in done.stderr
     whole = records_in(folder / "after")
     assert whole[: len(kept)] == kept
-    assert Counter(record["case"]["seqlen_k"] for record in whole) == dict.fromkeys(LENGTHS, 2)
-    assert {record["latency"]["launches"] for record in whole[-len(LENGTHS) :]} == {2}
+    assert sorted(record["case"]["seqlen_k"] for record in whole) == LENGTHS
     assert {record["status"] for record in whole} == {"ok"}
 
 
