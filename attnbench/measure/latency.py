@@ -24,13 +24,15 @@ from .verdicts import judge
 from .workload import Outputs, Workload
 
 
-def timer_for(workload: Workload) -> Timer:
-    """Return the timer of the workload's device: on a GPU the best one that works for the call."""
+def timer_for(workload: Workload, first: str | None = None) -> Timer:
+    """Return the timer of the workload's device: on a GPU the best one that works for the call, or ``first``
+    if that one does.
+    """
     if workload.device.type != "cuda":
         return CpuTimer()
     stream, cache = CudaStream(workload.device), workload.case.cache
     graph = GraphTimer(stream, CudaGraphs(workload.device), cache)
-    return Ladder(CuptiTimer(stream, cache), graph, CudaTimer(stream, cache))
+    return Ladder(CuptiTimer(stream, cache), graph, CudaTimer(stream, cache), first)
 
 
 def measure_latency(

@@ -5,6 +5,7 @@ Nothing is predicted, counted or compared with a truth, unless the output is not
 the first launch found right; then it is graded as that one was.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from attnbench.plan.settings import MeasureSettings
 from .attentions import attentions_of
 from .checking import changed_inputs, crc32_of, prepare_check, rows_to_check
 from .counting import call_unseen
-from .latency import time_and_keep
+from .latency import measure_latency, time_and_keep, timer_for
 from .provenance import provenance_of
 from .record import Record
 from .work import working
@@ -33,6 +34,7 @@ def time_again_task(
         Case.from_dict(case),
         msgspec.convert(settings, MeasureSettings),
         out_crc32=context.get("out_crc32"),
+        timer=context.get("timer"),
         memory_limit_bytes=context.get("memory_limit_bytes"),
         scratch=None if scratch is None else Path(scratch),
     )
@@ -44,6 +46,7 @@ def time_again(
     settings: MeasureSettings,
     *,
     out_crc32: int | None,
+    timer: str | None = None,
     scratch: Path | None = None,
     memory_limit_bytes: int | None = None,
 ) -> Record:
@@ -53,6 +56,7 @@ def time_again(
         case: measured before, and found ``ok``.
         settings: as then.
         out_crc32: of the output that was found right; None where none was compared with a truth.
+        timer: what the launches before were timed with; another is used only where that one can't be.
         scratch: the folder in which cases of one run share their truths.
         memory_limit_bytes: what a truth may need.
 
@@ -71,7 +75,8 @@ def time_again(
     with working(record):
         if workload.opaque or workload.device.type == "cuda":
             call_unseen(workload)  # compiles and tunes, which is part of no sample
-        record.latency, record.telemetry, last = time_and_keep(workload, settings)
+        measure = partial(measure_latency, timer=timer_for(workload, timer))
+        record.latency, record.telemetry, last = time_and_keep(workload, settings, measure)
         wrong = changed_inputs(given, workload)
         if wrong is None and out_crc32 is not None and crc32_of(last) != out_crc32:
             wrong = _graded(workload, settings, last, scratch, memory_limit_bytes)

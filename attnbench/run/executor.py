@@ -106,7 +106,9 @@ class ExecutorSettings:
         """The job of one more launch of a case, whose record this is."""
         job = self.job(case)
         checked = None if record.agreement is None else record.agreement.out_crc32
-        return msgspec.structs.replace(job, task=self.again, context=job.context | {"out_crc32": checked})
+        timer = None if record.latency is None else record.latency.timer
+        known = {"out_crc32": checked, "timer": timer}
+        return msgspec.structs.replace(job, task=self.again, context=job.context | known)
 
 
 class LocalExecutor:

@@ -100,6 +100,33 @@ def test_what_states_no_peak_is_counted_once_for_what_a_count_cannot_tell_apart(
     assert len(built) == 2
 
 
+STATES_ITS_FLOPS = """
+from dataclasses import replace
+from attnbench.contract.discovery import get_implementation
+from attnbench.contract.implementation import AttentionOutput
+
+NAIVE = get_implementation("naive")
+
+def attention(q, k, v, *, problem, params=None):
+    return AttentionOutput(q * v)
+
+def cost(problem):
+    return replace(NAIVE.cost(problem), executed_flops=123, operand_bytes=None, peak_bytes=None)
+
+IMPLEMENTATION = replace(NAIVE, name="stating", attention=attention, cost=cost)
+"""
+
+
+def test_a_figure_that_is_stated_has_no_reason_to_be_missing(tmp_path):
+    """No operator of it has FLOPs that a counter knows, but it says how many there are."""
+    (tmp_path / "stating.py").write_text(STATES_ITS_FLOPS, encoding="utf-8")
+    found = forecast(Case(implementation=str(tmp_path / "stating.py"), seqlen_q=16))
+    assert found.executed_flops == 123
+    assert found.predicted_peak_bytes is not None
+    assert found.operand_bytes is not None
+    assert found.unavailable == {}
+
+
 def test_a_refused_case_has_reasons_and_no_figures():
     found = forecast(Case(implementation="sliding-window", seqlen_q=8, mode="fwd", mask=FULL))
     assert found == Forecast(unsupported=found.unsupported)

@@ -85,6 +85,28 @@ def test_records_come_first():
     assert (timer.name, dict(timing.passed_over)) == ("cupti-activity", {})
 
 
+@pytest.mark.parametrize(("duration_ns", "first"), [(4_000, "cuda-events"), (300_000, "cuda-graph")])
+def test_launches_of_one_case_are_read_from_one_clock(duration_ns, first):
+    """Near 20 µs one process finds a call short and the next one does not."""
+    device = FakeDevice()
+    timer = ladder(device)
+    timer.first = first
+    timing = timer.time(task(device, duration_ns), RULE, 0.01)
+    assert (timer.name, dict(timing.passed_over)) == (first, {})
+    assert timing.samples_ms
+
+
+def test_a_first_timer_that_can_t_be_used_any_more_gives_way_to_the_ladder():
+    device = FakeDevice()
+    timer = ladder(device)
+    timer.first = "cupti-activity"
+    timing = timer.time(task(device, 300_000), RULE, 0.01)
+    assert (timer.name, dict(timing.passed_over)) == (
+        "cuda-events",
+        {"cupti-activity": "cupti-python is not installed"},
+    )
+
+
 def test_what_a_call_raises_is_no_reason_to_try_another_timer():
     device = FakeDevice()
 

@@ -291,6 +291,15 @@ print(sorted({"torch", "triton", "pandas", "numpy"} & set(sys.modules)))
 """
 
 
+@pytest.mark.parametrize(("server", "code", "said"), [("os.getppid()", 0, "alive\n"), ("os.getpid()", 1, "")])
+def test_a_worker_whose_server_is_gone_already_ends(server, code, said):
+    program = f"import os\nfrom attnbench.run.server import _die_with_server\n_die_with_server({server})\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program + "print('alive')"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, said)
+
+
 def test_our_own_process_loads_no_torch():
     """E11: a parent that has not even imported torch can't have initialised a device."""
     done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, check=True)
