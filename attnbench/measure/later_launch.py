@@ -5,6 +5,7 @@ Nothing is predicted, counted or compared with a truth, unless the output is not
 the first launch found right; then it is graded as that one was.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from attnbench.plan.settings import MeasureSettings
 from .attentions import attentions_of
 from .checking import changed_inputs, crc32_of, prepare_check, rows_to_check
 from .counting import call_unseen
-from .latency import time_and_keep
+from .latency import measure_latency, time_and_keep
 from .provenance import provenance_of
 from .record import Record
 from .work import working
@@ -71,7 +72,8 @@ def time_again(
     with working(record):
         if workload.opaque or workload.device.type == "cuda":
             call_unseen(workload)  # compiles and tunes, which is part of no sample
-        record.latency, record.telemetry, last = time_and_keep(workload, settings)
+        measure = partial(measure_latency, unavailable=record.unavailable)
+        record.latency, record.telemetry, last = time_and_keep(workload, settings, measure)
         wrong = changed_inputs(given, workload)
         if wrong is None and out_crc32 is not None and crc32_of(last) != out_crc32:
             wrong = _graded(workload, settings, last, scratch, memory_limit_bytes)

@@ -168,6 +168,7 @@ class OptimizerStep(Section):
     ci95_low_ms: float | None = None
     ci95_high_ms: float | None = None
     state_bytes: int | None = None
+    timer: str | None = None
 
 
 class Quality(Section):

@@ -146,7 +146,7 @@ def fill_timed(
             record.unavailable["telemetry.energy_per_call_j"] = untimed
     if wrong is None and "optimizer" in settings.metrics and has_step(workload):
         if untimed is None:
-            record.optimizer_step = measure_optimizer(workload, settings)
+            record.optimizer_step = measure_optimizer(workload, settings, record.unavailable)
         else:
             record.unavailable["optimizer_step"] = untimed
     return wrong

@@ -143,7 +143,8 @@ def events_of_a_standing_clock() -> Timer:
 def test_b09_what_no_timer_can_tell_is_below_resolution_and_no_number(timer):
     workload = build_workload(Case(implementation="naive", seqlen_q=16))
     empty = replace(workload, call=lambda: None)
-    section, _ = measure_latency(empty, MeasureSettings(warmup_s=0.0, latency_budget_s=0.01), timer=timer)
+    settings = MeasureSettings(warmup_s=0.0, latency_budget_s=0.01)
+    section, _ = measure_latency(empty, settings, timer=timer, unavailable={})
     assert section.verdict == ["below_resolution"]
     kept = {name for name, value in msgspec.structs.asdict(section).items() if value is not None}
     assert kept == {"launches", "timer", "cache", "verdict"}, "no median of 0, no throughput without end"

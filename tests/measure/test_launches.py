@@ -19,8 +19,8 @@ from attnbench.measure.record import Latency, Record, Telemetry
 from attnbench.measure.stopping import median_interval
 
 
-def one(*samples: float, verdict: str = "valid") -> Latency:
-    return latency_of([samples], timer="told", cache="warm", verdict=[verdict])
+def one(*samples: float, verdict: str = "valid", timer: str = "told") -> Latency:
+    return latency_of([samples], timer=timer, cache="warm", verdict=[verdict])
 
 
 def over(*launches: Latency) -> Latency:
@@ -115,6 +115,16 @@ def test_one_launch_has_no_interval_over_launches():
     joined = join_launch(record, Record(case_id="a", case={}, status="ok", latency=one(2.0)), 2)
     assert joined.unavailable == {}
     assert record.unavailable, "the record that stands in the file is left alone"
+
+
+def test_a_launch_that_another_timer_had_to_time_is_told_apart():
+    """CUPTI serves one process at a time: a later launch may find it taken."""
+    first = Record(case_id="a", case={}, status="ok", latency=one(1.0, timer="cupti-activity"))
+    launch = Record(case_id="a", case={}, status="ok", latency=one(1.0, timer="cuda-events"))
+    launch.unavailable["latency.cupti-activity"] = "another process uses CUPTI"
+    joined = join_launch(join_launch(first, launch, 2), launch, 3)
+    assert joined.latency.timer == "cupti-activity, cuda-events"
+    assert joined.unavailable == {"latency.cupti-activity": "in launch 2: another process uses CUPTI"}
 
 
 def test_verdicts_are_joined_and_the_scatter_is_judged_over_launches():
