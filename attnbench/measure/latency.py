@@ -29,7 +29,7 @@ def timer_for(workload: Workload) -> Timer:
     if workload.device.type != "cuda":
         return CpuTimer()
     stream, cache = CudaStream(workload.device), workload.case.cache
-    graph = GraphTimer(stream, CudaGraphs(workload.device), cache)
+    graph = GraphTimer(stream, cache, graphs=CudaGraphs(workload.device))
     return Ladder(CuptiTimer(stream, cache), graph, CudaTimer(stream, cache))
 
 

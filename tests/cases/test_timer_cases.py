@@ -40,7 +40,7 @@ def timers(device: FakeDevice, cache: str) -> list[Timer]:
     return [
         CudaTimer(stream, cache, device.clock),
         CuptiTimer(stream, cache, device.clock),
-        GraphTimer(stream, FakeGraphs(device), cache, device.clock),
+        GraphTimer(stream, cache, device.clock, graphs=FakeGraphs(device)),
     ]
 
 
@@ -83,7 +83,7 @@ def test_b05_a_flushed_cache_is_as_cold_as_rotated_inputs_and_no_faster_than_the
     stream = CudaStream(device)
     flushed, rotated = (
         quantile(timer.time(task, RULE, 0.2).samples_ms, 0.5)
-        for timer in (CudaTimer(stream), GraphTimer(stream, CudaGraphs(device)))
+        for timer in (CudaTimer(stream), GraphTimer(stream, graphs=CudaGraphs(device)))
     )
     assert flushed == pytest.approx(rotated, rel=0.1)
     facts = nvml.gpu_facts(uuid_of(device))

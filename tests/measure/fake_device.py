@@ -107,7 +107,7 @@ class Refusing:
 
 def ladder(device: FakeDevice, cache: str = "cold", activity: Timer | None = None) -> Ladder:
     stream = FakeStream(device)
-    graph = GraphTimer(stream, FakeGraphs(device), cache, device.clock)
+    graph = GraphTimer(stream, cache, device.clock, graphs=FakeGraphs(device))
     return Ladder(activity or Refusing(), graph, CudaTimer(stream, cache, device.clock))
 
 

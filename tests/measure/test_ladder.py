@@ -102,7 +102,9 @@ def test_a_cold_graph_rotates_and_a_warm_one_repeats():
     for cache, captured in (("cold", 256), ("warm", WARM_CALLS)):
         device = FakeDevice()
         graphs = FakeGraphs(device, l2_bytes=4 * MIB)
-        GraphTimer(FakeStream(device), graphs, cache, device.clock).time(task(device, 4_000), RULE, 0.0)
+        GraphTimer(FakeStream(device), cache, device.clock, graphs=graphs).time(
+            task(device, 4_000), RULE, 0.0
+        )
         assert graphs.captured == captured
 
 
