@@ -10,11 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from attnbench.analysis.clocks import VALID, below_usual
 from attnbench.analysis.facets import Facet, facets_of
 from attnbench.analysis.metrics import LATENCY, PEAK_MEMORY, STATE_MEMORY, Metric
 from attnbench.analysis.quality import EXACT_SEMANTICS, Exchange, exchanges
 from attnbench.analysis.rows import CaseRow
-from attnbench.analysis.series import VALID, Point, Series, groups_of, series_of
+from attnbench.analysis.series import Point, Series, groups_of, series_of
 from attnbench.analysis.shares import ShareChange, share_changes
 
 LEAST_STEP = 1.5
@@ -113,6 +114,8 @@ class Summary:
     accuracy: Accuracy
     doubts: dict[str, int]
     """Verdict of a latency other than ``valid`` -> how many cases carry it."""
+    slow_clocks: tuple[CaseRow, ...]
+    """Those whose SM clock was below the usual one of their run, the slowest first."""
     timed: int
     one_launch: int
     """How many of the latencies have but the interval of one launch."""
@@ -143,6 +146,7 @@ def summarize(rows: Sequence[CaseRow]) -> Summary:
         absences=tuple(_absences(rows)),
         accuracy=_accuracy(rows),
         doubts=dict(Counter(word for row in timed for word in row.latency_verdict if word != VALID)),
+        slow_clocks=tuple(sorted(filter(below_usual, timed), key=below_usual, reverse=True)),
         timed=len(timed),
         one_launch=sum(row.one_launch for row in timed),
         other_functions=tuple(sorted({row.implementation for row in rows if _is_other_function(row)})),
