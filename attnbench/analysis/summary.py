@@ -83,6 +83,7 @@ class Absence:
     """A quantity that fine cases lack, with the reason, and for whom."""
 
     field: str
+    """Several in a row, where they are missing alike."""
     reason: str
     implementations: tuple[str, ...]
     count: int
@@ -249,9 +250,14 @@ def _absences(rows: Iterable[CaseRow]) -> list[Absence]:
         if row.is_ok:
             for name, reason in row.absent.items():
                 found[name, reason].append(row.implementation)
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for (name, reason), who in found.items():
+        alike[reason, tuple(who)].append(name)
     return [
-        Absence(field=name, reason=reason, implementations=tuple(dict.fromkeys(who)), count=len(who))
-        for (name, reason), who in found.items()
+        Absence(
+            field=", ".join(names), reason=reason, implementations=tuple(dict.fromkeys(who)), count=len(who)
+        )
+        for (reason, who), names in alike.items()
     ]
 
 

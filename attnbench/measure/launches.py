@@ -141,6 +141,9 @@ def join_launch(record: Record, launch: Record, number: int) -> Record:
         for name, why in launch.unavailable.items():
             joined.unavailable.setdefault(name, f"in launch {number}: {why}")
         joined.telemetry = _joined_telemetry(joined.telemetry, launch.telemetry)
+        for name in Telemetry.__struct_fields__:
+            if getattr(joined.telemetry, name, None) is not None:
+                joined.unavailable.pop(f"telemetry.{name}", None)
     if joined.latency is None or joined.latency.ci95_low_ms is not None:
         for name in _OUTER:
             joined.unavailable.pop(name, None)

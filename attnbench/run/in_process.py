@@ -65,7 +65,7 @@ class InProcessExecutor:
         started_utc = utc_now()
         with triton_settings():
             answer = run_job(job)
-        return record_of(case, answer, started_utc)
+        return record_of(case, job, answer, started_utc)
 
     def __enter__(self) -> Self:
         return self

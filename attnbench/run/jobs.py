@@ -80,22 +80,25 @@ class ExecutorSettings:
         return msgspec.structs.replace(job, task=self.again, context=job.context | {"out_crc32": checked})
 
 
-def record_of(case: Case, answer: Answer, started_utc: str) -> Record:
+def record_of(case: Case, job: Job, answer: Answer, started_utc: str) -> Record:
     """The record of what a job came to."""
     if answer.record is None:
-        return failed_record(case, answer.status or "error", answer.reason, started_utc)
+        return failed_record(case, job, answer.status or "error", answer.reason, started_utc)
     try:
         return record_from_dict(answer.record)
     except msgspec.ValidationError as error:
-        return failed_record(case, "error", f"the measurement returned no record: {error}", started_utc)
+        return failed_record(case, job, "error", f"the measurement returned no record: {error}", started_utc)
 
 
-def failed_record(case: Case, status: Status, reason: str, started_utc: str) -> Record:
-    """The record of a case that ended without a result."""
+def failed_record(case: Case, job: Job, status: Status, reason: str, started_utc: str) -> Record:
+    """The record of a case that ended without a result: how it was asked for, and the reason."""
     return Record(
         case_id=case.case_id,
         case=case.to_dict(),
         status=status,
         reason=without_home(reason),
-        provenance=Provenance(started_utc=started_utc),
+        unavailable={"provenance": f"the case ended as {status!r} before it could say what ran"},
+        provenance=Provenance(
+            seed=job.settings.get("seed"), threads=job.context.get("threads"), started_utc=started_utc
+        ),
     )

@@ -120,7 +120,7 @@ class LocalExecutor:
 
         def failed(status: Status, reason: str) -> Record:
             self._worker = None
-            return failed_record(case, status, reason, started_utc)
+            return failed_record(case, job, status, reason, started_utc)
 
         try:
             answer = self._worker_for(case, number).call(job, timeout_s)
@@ -135,7 +135,7 @@ class LocalExecutor:
             return failed("crashed", f"{error}{self._last_output(log_start)}")
         if answer.record is None or self._isolate == "case":
             self._let_go()
-        return record_of(case, answer, started_utc)
+        return record_of(case, job, answer, started_utc)
 
     def interprets(self, case: Case) -> bool:
         """Whether the case was found to need the interpreting process."""

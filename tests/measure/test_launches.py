@@ -127,6 +127,16 @@ def test_a_launch_that_another_timer_had_to_time_is_told_apart():
     assert joined.unavailable == {"latency.cupti-activity": "in launch 2: another process uses CUPTI"}
 
 
+def test_a_reading_that_a_later_launch_had_is_missing_no_more():
+    first = Record(case_id="a", case={}, status="ok", latency=one(1.0), telemetry=Telemetry(power_w=300.0))
+    first.unavailable["telemetry.sm_clock_mhz"] = "this GPU does not tell it"
+    told = Telemetry(sm_clock_mhz=1980.0)
+    launch = Record(case_id="a", case={}, status="ok", latency=one(1.0), telemetry=told)
+    joined = join_launch(first, launch, 2)
+    assert (joined.telemetry.power_w, joined.telemetry.sm_clock_mhz) == (300.0, 1980.0)
+    assert joined.unavailable == {}
+
+
 def test_verdicts_are_joined_and_the_scatter_is_judged_over_launches():
     calm = [one(1.0, 1.01, verdict="few_samples")] * 4
     assert over(*calm).verdict == ["valid"], "four launches make an interval, few samples or not"
