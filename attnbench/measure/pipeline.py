@@ -27,10 +27,10 @@ from .hidden_workspace import hidden_workspace_bytes
 from .interpreter import sample_kernels, trace_kernels
 from .kernel_trace import KernelTrace
 from .memory import predict_counts
-from .provenance import configurations, provenance_of
+from .provenance import configurations, provenance_of, why_lacking, why_no_analysis
 from .quality import measure_quality
 from .record import Agreement, Memory, Record
-from .sections import fill_counted, fill_timed
+from .sections import fill_counted, fill_theory, fill_timed
 from .work import working
 from .workload import Workload, build_workload
 
@@ -90,8 +90,9 @@ def measure_case(
         return _ended(record, "unsupported", "; ".join(reasons))
     if record.provenance is not None:
         record.provenance.autotune = configurations(attentions)
-    if case.level == "attention":
-        record.theory = attentions[0].implementation.cost(attentions[0].problem).theory()
+        record.unavailable |= why_lacking(record.provenance)
+        record.unavailable |= why_no_analysis(record.provenance, case.implementation)
+    fill_theory(attentions[0], case.level, record)
     with working(record):
         predicted = _predict(case, record)
     if predicted is not None and memory_limit_bytes is not None and predicted.peak_bytes > memory_limit_bytes:

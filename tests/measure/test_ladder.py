@@ -10,29 +10,14 @@ from attnbench.measure.graph_timer import MOST_CALLS, WARM_CALLS, CudaGraphs, Gr
 from attnbench.measure.ladder import Ladder
 from attnbench.measure.latency import measure_latency
 from attnbench.measure.stopping import StoppingRule
-from attnbench.measure.timing import Copies, Task, Timer, UnusableTimerError, nothing
+from attnbench.measure.timing import Copies, Task, UnusableTimerError, nothing
 from attnbench.measure.workload import build_workload
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
-from tests.measure.fake_device import BETWEEN_NODES_NS, FakeDevice, FakeGraphs, FakeStream
+from tests.measure.fake_device import BETWEEN_NODES_NS, FakeDevice, FakeGraphs, FakeStream, Refusing, ladder
 
 RULE = StoppingRule(min_samples=30, budget_s=1)
 MIB = 1 << 20
-
-
-class Refusing:
-    """A timer that can't be used here."""
-
-    name, cache = "cupti-activity", "cold"
-
-    def time(self, task, rule, warmup_s):
-        raise UnusableTimerError("cupti-python is not installed")
-
-
-def ladder(device: FakeDevice, cache: str = "cold", activity: Timer | None = None) -> Ladder:
-    stream = FakeStream(device)
-    graph = GraphTimer(stream, FakeGraphs(device), cache, device.clock)
-    return Ladder(activity or Refusing(), graph, CudaTimer(stream, cache, device.clock))
 
 
 def task(device: FakeDevice, duration_ns: int, bytes_each: int | None = 1 * MIB, settled=nothing) -> Task:
@@ -139,7 +124,9 @@ def test_a_cold_graph_rotates_and_a_warm_one_repeats():
     for cache, captured in (("cold", 256), ("warm", WARM_CALLS)):
         device = FakeDevice()
         graphs = FakeGraphs(device, l2_bytes=4 * MIB)
-        GraphTimer(FakeStream(device), graphs, cache, device.clock).time(task(device, 4_000), RULE, 0.0)
+        GraphTimer(FakeStream(device), cache, device.clock, graphs=graphs).time(
+            task(device, 4_000), RULE, 0.0
+        )
         assert graphs.captured == captured
 
 

@@ -288,7 +288,7 @@ def test_cold_caches_are_slower_than_warm_ones_and_never_beat_the_memory():
 def test_a_case_gets_a_latency_with_every_sample(mode):
     workload = build_workload(Case(implementation="sdpa", seqlen_q=64, mode=mode))
     settings = MeasureSettings(launches=1, latency_budget_s=0.2, warmup_s=0.02, min_samples=5)
-    section, telemetry = measure_latency(workload, settings)
+    section, telemetry = measure_latency(workload, settings, unavailable={})
     assert section.timer == "perf_counter"
     assert section.cache == "warm"
     assert section.launches == 1

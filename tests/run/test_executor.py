@@ -125,6 +125,8 @@ def test_what_goes_wrong_costs_one_case(make, do, status, said):
     assert "\n" not in broken.reason
     assert broken.case_id == case(do).case_id
     assert broken.latency is None
+    assert (broken.provenance.seed, broken.provenance.threads) == (42, 1), "how it was asked for is known"
+    assert "before it could say what ran" in broken.unavailable["provenance"]
     assert after.status == "ok"
 
 
