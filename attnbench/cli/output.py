@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
 UNLIMITED = 10_000
@@ -54,26 +53,31 @@ def _laid_out(
     from rich.cells import cell_len
     from rich.control import strip_control_codes
 
-    texts = [[strip_control_codes(row.get(column, "")) for column in columns] for row in rows]
-    widths = [max(map(cell_len, column), default=0) for column in zip(*texts, strict=True)]
-    wraps = columns[-1:] if room is not None and columns[-1] not in right else ()
-    left_over = 0 if room is None else room - sum(width + GAP for width in widths[:-1])
-    for row in texts:
-        cells = [
-            _broken(text, left_over) if column in wraps and cell_len(text) > left_over else text.split("\n")
-            for column, text in zip(columns, row, strict=True)
-        ]
-        yield [
-            (" " * GAP)
-            .join(
-                " " * (width - cell_len(part)) + part
-                if column in right
-                else part + " " * (width - cell_len(part))
-                for column, width, part in zip(columns, widths, parts, strict=True)
-            )
-            .rstrip()
-            for parts in zip_longest(*cells, fillvalue="")
-        ]
+    def lines_of(text: str) -> list[str]:
+        return [text] if text.isprintable() else strip_control_codes(text).split("\n")
+
+    def padded(line: str, column: str) -> str:
+        blank = " " * (widths[column] - cell_len(line))
+        return blank + line if column in right else line + blank
+
+    texts = {column: [row.get(column, "") for row in rows] for column in columns}
+    cells = {column: [lines_of(text) for text in of_column] for column, of_column in texts.items()}
+    widths = {
+        column: max((cell_len(line) for lines in of_column for line in lines), default=0)
+        for column, of_column in cells.items()
+    }
+    last = columns[-1]
+    if room is not None and last not in right:
+        left_over = room - sum(widths[column] + GAP for column in columns[:-1])
+        if widths[last] > left_over:
+            cells[last] = [_broken(text, left_over) for text in texts[last]]
+            widths[last] = left_over
+    filled = [[[padded(line, column) for line in lines] for lines in cells[column]] for column in columns]
+    blanks = [padded("", column) for column in columns]
+    for row in zip(*filled, strict=True):
+        height = max(map(len, row))
+        whole = [lines + [blank] * (height - len(lines)) for lines, blank in zip(row, blanks, strict=True)]
+        yield [(" " * GAP).join(line).rstrip() for line in zip(*whole, strict=True)]
 
 
 def _broken(text: str, width: int) -> list[str]:
@@ -99,6 +103,10 @@ def fits(rows: Sequence[Mapping[str, str]], columns: Sequence[str], *, right: Se
     """Return whether the table needs no more than the terminal's width, the last text column broken."""
     from rich.cells import cell_len
 
+    room = _room()
+    if room == UNLIMITED:
+        return True
+
     def needed(column: str) -> int:
         texts = [row.get(column, "") for row in rows]
         if column == columns[-1] and column not in right:
@@ -107,7 +115,7 @@ def fits(rows: Sequence[Mapping[str, str]], columns: Sequence[str], *, right: Se
             return max(cell_len(column), words, min(longest, LEAST_TEXT))
         return max([cell_len(column), *map(cell_len, texts)])
 
-    return sum(needed(column) + GAP for column in columns) - GAP <= _room()
+    return sum(needed(column) + GAP for column in columns) - GAP <= room
 
 
 def _room() -> int:
