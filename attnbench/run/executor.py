@@ -44,7 +44,9 @@ PRELOAD = (
     "torch._subclasses.fake_tensor",
     "torch.fx.experimental.symbolic_shapes",
     "torch.utils.flop_counter",
+    # What looks through all installed packages.
     "attnbench.contract.discovery:find_implementations",
+    "attnbench.contract.masks:mask_types",
 )
 _ROUTE_TIMEOUT_S = 120.0
 _TAIL_BYTES, _TAIL_LINES = 16384, 3
