@@ -37,6 +37,7 @@ SOURCES_TASK = "attnbench.run.routing:sources_task"
 PRELOAD = (
     "torch",
     "triton.language",
+    "triton.compiler.code_generator",  # with it all of Gluon, which an interpreted kernel asks for
     "attnbench.measure.pipeline",
     "attnbench.measure.later_launch",
     # What torch imports when a case is predicted, counted and timed: more than a second each time otherwise.
