@@ -126,7 +126,7 @@ def mask_from(spec: "Mask | str | Mapping[str, Any]") -> Mask:
         raise UsageError(
             f"unknown mask {name!r}{nearest(str(name), kinds)}; there are {', '.join(sorted(kinds))}"
         )
-    known, required = _parameters(kinds[name])
+    known, required = _parameters(kinds[name])  # type: ignore[arg-type]  # mypy takes its instances' hash
     for key in values:
         if key not in known:
             wanted = ", ".join(known) or "no parameters"
