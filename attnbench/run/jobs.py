@@ -25,6 +25,7 @@ ROUTE_TASK = "attnbench.run.routing:route_task"
 PRELOAD = (
     "torch",
     "triton.language",
+    "triton.compiler.code_generator",  # with it all of Gluon, which an interpreted kernel asks for
     "attnbench.measure.pipeline",
     "attnbench.measure.later_launch",
     # What torch imports when a case is predicted, counted and timed: more than a second each time otherwise.
@@ -32,7 +33,9 @@ PRELOAD = (
     "torch._subclasses.fake_tensor",
     "torch.fx.experimental.symbolic_shapes",
     "torch.utils.flop_counter",
+    # What looks through all installed packages.
     "attnbench.contract.discovery:find_implementations",
+    "attnbench.contract.masks:mask_types",
 )
 
 
