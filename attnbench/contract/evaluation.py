@@ -4,13 +4,13 @@ In: q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` in any dtype.
 baseline in the inputs' own dtype, on all query rows or on sampled ones, with gradients if asked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .hidden import keys_near, visible_matrix, zero_hidden
+from .hidden import hidden_keys, keys_near, visible_matrix, zero_hidden
 from .implementation import AttentionOutput
 from .problem import Problem
 from .semantics import BlockFunction, Semantics
@@ -22,7 +22,8 @@ BLOCK_BYTES = 1 << 26
 class Truth(NamedTuple):
     """Results of one evaluation.
 
-    ``out``, ``lse`` on the rows asked for, and gradients if an upstream gradient was given.
+    ``out``, ``lse`` and ``dq`` on the rows asked for, ``dk`` and ``dv`` on the ``keys`` (booleans ``[Sk]``; None
+    for all) that any of these rows may see: the gradients of all others are 0.
     """
 
     out: Tensor
@@ -30,6 +31,64 @@ class Truth(NamedTuple):
     dq: Tensor | None = None
     dk: Tensor | None = None
     dv: Tensor | None = None
+    keys: Tensor | None = None
+
+
+class _Block(NamedTuple):
+    """Rows that are evaluated at once: ``first`` to ``last`` of those asked for, and the keys near them."""
+
+    first: int
+    last: int
+    keys: slice
+
+
+def _blocks(p: Problem, rows: Tensor, local_keys: bool) -> Iterator[_Block]:
+    """Cut rows into blocks whose scores fit, and where the keys of two neighbours are apart."""
+    most = BLOCK_BYTES // (8 * max(1, p.batch * p.num_heads))
+    first, keys = 0, slice(0, 0)
+    for place, row in enumerate(rows.tolist()):
+        near = keys_near(p, row, row) if local_keys else slice(0, p.seqlen_k)
+        if place == first:
+            keys = near
+            continue
+        both = slice(min(keys.start, near.start), max(keys.stop, near.stop))
+        apart = near.start > keys.stop or near.stop < keys.start
+        if apart or (place + 1 - first) * (both.stop - both.start) > most:
+            yield _Block(first, place, keys)
+            first, keys = place, near
+        else:
+            keys = both
+    if rows.numel():
+        yield _Block(first, rows.numel(), keys)
+
+
+def _keys_of(blocks: list[_Block], seqlen_k: int) -> Tensor | None:
+    """Mark the keys of all blocks; None if they are all keys."""
+    seen = torch.zeros(seqlen_k, dtype=torch.bool)
+    for block in blocks:
+        seen[block.keys] = True
+    return None if bool(seen.all()) else seen
+
+
+class _Inputs(NamedTuple):
+    """What a block is made from: widened, and with hidden slots zero, a block at a time."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    grad_out: Tensor | None
+    hidden: Tensor | None
+    dtype: torch.dtype
+
+    def queries(self, rows: Tensor) -> Tensor:
+        return self.q.detach()[:, :, rows].to(self.dtype)
+
+    def keys(self, keys: slice) -> tuple[Tensor, Tensor]:
+        k, v = (x.detach()[:, :, keys].to(self.dtype) for x in (self.k, self.v))
+        if self.hidden is None:
+            return k, v
+        hidden = self.hidden[:, :, keys, None]
+        return k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)
 
 
 def _evaluate(
@@ -42,45 +101,55 @@ def _evaluate(
     grad_out: Tensor | None,
     rows: Tensor | None,
     params: Mapping[str, Tensor] | None,
+    dtype: torch.dtype,
 ) -> Truth:
-    p = problem
+    p, gradients = problem, grad_out is not None
     index = torch.arange(p.seqlen_q) if rows is None else rows.cpu()
-    with torch.no_grad():
-        k, v = zero_hidden(k, v, p)
-    k, v = k.detach(), v.detach()
-    gradients = grad_out is not None
+    blocks = list(_blocks(p, index, semantics.local_keys))
+    keys = _keys_of(blocks, p.seqlen_k) if gradients and rows is not None else None
+    given = _Inputs(q, k, v, grad_out, hidden_keys(p, q.device), dtype)
     # Sums over blocks are float32's or better, as all sums are.
-    wide = torch.promote_types(q.dtype, torch.float32)
-    dq, dk, dv = (torch.zeros_like(x, dtype=wide) if gradients else None for x in (q, k, v))
-    outs, lses = [], []
-    step = max(1, BLOCK_BYTES // (8 * max(1, p.batch * p.num_heads * p.seqlen_k)))
-    for first in range(0, index.numel(), step):
-        block = index[first : first + step]
-        near = keys_near(p, int(block.min()), int(block.max()))
-        keys = near if semantics.local_keys else slice(0, p.seqlen_k)
-        here = block.to(q.device)
-        q_block = q.detach()[:, :, here].requires_grad_(gradients)
-        k_block = k[:, :, keys].requires_grad_(gradients)
-        v_block = v[:, :, keys].requires_grad_(gradients)
-        visible = visible_matrix(p, q.device, block, keys)
+    wide = torch.promote_types(dtype, torch.float32)
+    num_keys = p.seqlen_k if keys is None else int(keys.sum())
+    dk = dv = None
+    if gradients:
+        dk, dv = (x.new_zeros(*x.shape[:2], num_keys, x.shape[3], dtype=wide) for x in (k, v))
+    outs, lses, dqs = [], [], []
+    for block in blocks:
+        queries = index[block.first : block.last]
+        here = queries.to(q.device)
+        q_block = given.queries(here).requires_grad_(gradients)
+        k_block, v_block = (x.requires_grad_(gradients) for x in given.keys(block.keys))
+        visible = visible_matrix(p, q.device, queries, block.keys)
         with torch.set_grad_enabled(gradients):
             wide_k, wide_v = (x.repeat_interleave(p.group_size, dim=1) for x in (k_block, v_block))
             out, lse = function(q_block, wide_k, wide_v, problem=p, visible=visible, params=params)
-        if grad_out is not None and dq is not None and dk is not None and dv is not None and out.numel():
-            given = grad_out[:, :, here].to(out.dtype)
-            grads = torch.autograd.grad(out, (q_block, k_block, v_block), given, allow_unused=True)
-            for total, place, part in ((dq, here, grads[0]), (dk, keys, grads[1]), (dv, keys, grads[2])):
+        if grad_out is not None and dk is not None and dv is not None:
+            given_here = grad_out[:, :, here].to(dtype)
+            leaves = (q_block, k_block, v_block)
+            found = torch.autograd.grad(out, leaves, given_here, allow_unused=True) if out.numel() else (None,) * 3
+            place = block.keys if keys is None else _within(block.keys, keys)
+            for total, part in ((dk, found[1]), (dv, found[2])):
                 if part is not None:
                     total[:, :, place] += part
+            dqs.append(torch.zeros_like(q_block) if found[0] is None else found[0].to(dtype))
         outs.append(out.detach())
-        lses.append(None if lse is None else lse.detach().expand(p.batch, p.num_heads, block.numel()))
+        lses.append(None if lse is None else lse.detach().expand(p.batch, p.num_heads, queries.numel()))
     shape = (p.batch, p.num_heads, 0)
-    out = torch.cat(outs, dim=2) if outs else q.new_zeros(*shape, p.head_dim_v)
+    out = torch.cat(outs, dim=2) if outs else q.new_zeros(*shape, p.head_dim_v, dtype=dtype)
     lse = torch.cat([x for x in lses if x is not None], dim=2) if semantics.has_lse and lses else None
     if lse is None and semantics.has_lse:
-        lse = q.new_zeros(shape)
-    dq, dk, dv = (None if x is None else x.to(q.dtype) for x in (dq, dk, dv))
-    return Truth(out, lse, dq, dk, dv)
+        lse = q.new_zeros(shape, dtype=dtype)
+    if not gradients:
+        return Truth(out, lse)
+    dq = torch.cat(dqs, dim=2) if dqs else q.new_zeros(*shape, p.head_dim, dtype=dtype)
+    return Truth(out, lse, dq, *(None if x is None else x.to(dtype) for x in (dk, dv)), keys)
+
+
+def _within(part: slice, keys: Tensor) -> slice:
+    """Return where a range of keys stands among those marked, which are all of it."""
+    first = int(keys[: part.start].sum())
+    return slice(first, first + part.stop - part.start)
 
 
 def truth(
@@ -97,22 +166,13 @@ def truth(
     """Evaluate the definition in float64 on all query rows, or on the given ones (``rows``, 1-d, shared by
     all heads).
 
-    Gradients are those of ``sum(out · grad_out)`` over the evaluated rows alone: give an upstream gradient
-    that is zero elsewhere and they are the gradients of the whole. dq, dk, dv come whole, ``[B, H, Sq, D]``
-    and ``[B, G, Sk, …]``.
+    Gradients are those of ``sum(out · grad_out)`` over the evaluated rows alone, which are those of the whole
+    under an upstream gradient that is zero elsewhere. dq comes on these rows, dk and dv on the keys that any
+    of them may see; all other gradients are 0.
     """
     wide_params = None if params is None else {name: value.double() for name, value in params.items()}
-    wide_grad = None if grad_out is None else grad_out.double()
     return _evaluate(
-        semantics.reference,
-        semantics,
-        q.double(),
-        k.double(),
-        v.double(),
-        problem,
-        wide_grad,
-        rows,
-        wide_params,
+        semantics.reference, semantics, q, k, v, problem, grad_out, rows, wide_params, torch.float64
     )
 
 
@@ -131,7 +191,7 @@ def baseline(
 
     Same arguments as ``truth``.
     """
-    return _evaluate(semantics.baseline, semantics, q, k, v, problem, grad_out, rows, params)
+    return _evaluate(semantics.baseline, semantics, q, k, v, problem, grad_out, rows, params, q.dtype)
 
 
 def definition(

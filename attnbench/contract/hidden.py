@@ -51,7 +51,18 @@ def keys_near(problem: Problem, first: int, last: int) -> slice:
     hi = (
         problem.seqlen_k if band.right is None else min(problem.seqlen_k, max(starts) + last + band.right + 1)
     )
-    return slice(min(lo, problem.seqlen_k), max(lo, hi))
+    return slice(min(lo, problem.seqlen_k), min(max(lo, hi), problem.seqlen_k))
+
+
+def queries_near(problem: Problem, first: int, last: int) -> slice:
+    """Return the range of the queries, of any batch row, that may see keys ``first … last``."""
+    band, seqlen = problem.mask.band(), problem.seqlen_q
+    if band is None:
+        return slice(0, seqlen)
+    starts = problem.query_starts or (0,)
+    lo = 0 if band.right is None else max(0, first - max(starts) - band.right)
+    hi = seqlen if band.left is None else min(seqlen, last - min(starts) + band.left + 1)
+    return slice(min(lo, seqlen), max(min(lo, seqlen), hi))
 
 
 def visible_matrix(

@@ -143,7 +143,7 @@ def test_the_peak_of_the_graph_is_part_of_what_a_backward_pass_needs():
 def test_the_section_says_what_was_measured_and_what_was_predicted():
     case = Case(implementation="naive", seqlen_q=1, seqlen_k=128, mode="decode")
     workload = build_workload(case)
-    section = measure_memory(workload, count_call(workload), predict_counts(case))
+    section = measure_memory(workload, count_call(workload), predict_peak(case))
     assert section.backend == "tensor-lifetimes"
     assert section.peak_bytes == section.predicted_peak_bytes
     assert section.state_bytes == 2 * 8 * 128 * 64 * 4
@@ -184,7 +184,7 @@ def check_prediction(case: Case) -> None:
     with workload.environment():
         workload.prepare()
         workload.call()
-    section = measure_memory(workload, count_call(workload), predict_counts(case))
+    section = measure_memory(workload, count_call(workload), predict_peak(case))
     assert section.backend == "cuda-allocator"
     assert section.reserved_bytes is not None
     assert section.peak_bytes is not None
