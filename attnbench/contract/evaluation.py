@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .hidden import hidden_keys, keys_near, visible_matrix, zero_hidden
 from .implementation import AttentionOutput
+from .joining import Attended, attend_in_parts, attend_whole
 from .problem import Problem
 from .semantics import BlockFunction, Semantics
 
@@ -41,19 +42,31 @@ class _Block(NamedTuple):
     last: int
     keys: slice
 
+    def parts(self, most_keys: int) -> list[slice]:
+        """Cut the keys into parts of so many at most."""
+        first, last = self.keys.start, self.keys.stop
+        return [slice(key, min(key + most_keys, last)) for key in range(first, last, most_keys)] or [self.keys]
 
-def _blocks(p: Problem, rows: Tensor, local_keys: bool) -> Iterator[_Block]:
+
+def _most_keys(p: Problem, semantics: Semantics) -> int:
+    """Return how many keys of all heads fit into a block, where rows can be joined from parts."""
+    per_key = 8 * p.batch * p.num_heads * max(p.head_dim, p.head_dim_v)
+    return max(1, BLOCK_BYTES // max(1, per_key)) if semantics.joins else max(1, p.seqlen_k)
+
+
+def _blocks(p: Problem, rows: Tensor, semantics: Semantics) -> Iterator[_Block]:
     """Cut rows into blocks whose scores fit, and where the keys of two neighbours are apart."""
     most = BLOCK_BYTES // (8 * max(1, p.batch * p.num_heads))
+    most_keys = _most_keys(p, semantics)
     first, keys = 0, slice(0, 0)
     for place, row in enumerate(rows.tolist()):
-        near = keys_near(p, row, row) if local_keys else slice(0, p.seqlen_k)
+        near = keys_near(p, row, row) if semantics.local_keys else slice(0, p.seqlen_k)
         if place == first:
             keys = near
             continue
         both = slice(min(keys.start, near.start), max(keys.stop, near.stop))
         apart = near.start > keys.stop or near.stop < keys.start
-        if apart or (place + 1 - first) * (both.stop - both.start) > most:
+        if apart or (place + 1 - first) * min(most_keys, both.stop - both.start) > most:
             yield _Block(first, place, keys)
             first, keys = place, near
         else:
@@ -76,14 +89,15 @@ class _Inputs(NamedTuple):
     q: Tensor
     k: Tensor
     v: Tensor
-    grad_out: Tensor | None
     hidden: Tensor | None
     dtype: torch.dtype
 
     def queries(self, rows: Tensor) -> Tensor:
+        """Return the queries at these places."""
         return self.q.detach()[:, :, rows].to(self.dtype)
 
     def keys(self, keys: slice) -> tuple[Tensor, Tensor]:
+        """Return keys and values."""
         k, v = (x.detach()[:, :, keys].to(self.dtype) for x in (self.k, self.v))
         if self.hidden is None:
             return k, v
@@ -105,51 +119,61 @@ def _evaluate(
 ) -> Truth:
     p, gradients = problem, grad_out is not None
     index = torch.arange(p.seqlen_q) if rows is None else rows.cpu()
-    blocks = list(_blocks(p, index, semantics.local_keys))
+    blocks = list(_blocks(p, index, semantics))
     keys = _keys_of(blocks, p.seqlen_k) if gradients and rows is not None else None
-    given = _Inputs(q, k, v, grad_out, hidden_keys(p, q.device), dtype)
+    places = None if keys is None else keys.cumsum(0)
+    given = _Inputs(q, k, v, hidden_keys(p, q.device), dtype)
     # Sums over blocks are float32's or better, as all sums are.
     wide = torch.promote_types(dtype, torch.float32)
     num_keys = p.seqlen_k if keys is None else int(keys.sum())
-    dk = dv = None
-    if gradients:
-        dk, dv = (x.new_zeros(*x.shape[:2], num_keys, x.shape[3], dtype=wide) for x in (k, v))
+    dk, dv = (
+        x.new_zeros(*x.shape[:2], num_keys, x.shape[3], dtype=wide) if gradients else None for x in (k, v)
+    )
     outs, lses, dqs = [], [], []
     for block in blocks:
         queries = index[block.first : block.last]
         here = queries.to(q.device)
         q_block = given.queries(here).requires_grad_(gradients)
-        k_block, v_block = (x.requires_grad_(gradients) for x in given.keys(block.keys))
-        visible = visible_matrix(p, q.device, queries, block.keys)
-        with torch.set_grad_enabled(gradients):
+
+        def attend(part: slice, queries: Tensor = queries, q_block: Tensor = q_block) -> Attended:
+            k_block, v_block = (x.requires_grad_(gradients) for x in given.keys(part))
+            visible = visible_matrix(p, q.device, queries, part)
             wide_k, wide_v = (x.repeat_interleave(p.group_size, dim=1) for x in (k_block, v_block))
             out, lse = function(q_block, wide_k, wide_v, problem=p, visible=visible, params=params)
-        if grad_out is not None and dk is not None and dv is not None:
-            given_here = grad_out[:, :, here].to(dtype)
-            leaves = (q_block, k_block, v_block)
-            found = torch.autograd.grad(out, leaves, given_here, allow_unused=True) if out.numel() else (None,) * 3
-            place = block.keys if keys is None else _within(block.keys, keys)
-            for total, part in ((dk, found[1]), (dv, found[2])):
-                if part is not None:
-                    total[:, :, place] += part
-            dqs.append(torch.zeros_like(q_block) if found[0] is None else found[0].to(dtype))
-        outs.append(out.detach())
-        lses.append(None if lse is None else lse.detach().expand(p.batch, p.num_heads, queries.numel()))
+            return out, lse, (q_block, k_block, v_block)
+
+        upstream = None if grad_out is None else grad_out[:, :, here]
+        parts = block.parts(_most_keys(p, semantics))
+        if len(parts) == 1:
+            found = attend_whole(attend, parts[0], upstream)
+        else:
+            found = attend_in_parts(attend, parts, upstream)
+        for part, part_dk, part_dv in found.of_keys:
+            place = part if places is None else _among(part, places)
+            for total, gradient in ((dk, part_dk), (dv, part_dv)):
+                if total is not None:
+                    total[:, :, place] += gradient
+        outs.append(found.out)
+        if semantics.has_lse and found.lse is not None:
+            lses.append(found.lse.expand(p.batch, p.num_heads, queries.numel()))
+        if found.dq is not None:
+            dqs.append(found.dq)
     shape = (p.batch, p.num_heads, 0)
     out = torch.cat(outs, dim=2) if outs else q.new_zeros(*shape, p.head_dim_v, dtype=dtype)
-    lse = torch.cat([x for x in lses if x is not None], dim=2) if semantics.has_lse and lses else None
+    lse = torch.cat(lses, dim=2) if lses else None
     if lse is None and semantics.has_lse:
         lse = q.new_zeros(shape, dtype=dtype)
-    if not gradients:
+    if dk is None or dv is None:
         return Truth(out, lse)
     dq = torch.cat(dqs, dim=2) if dqs else q.new_zeros(*shape, p.head_dim, dtype=dtype)
-    return Truth(out, lse, dq, *(None if x is None else x.to(dtype) for x in (dk, dv)), keys)
+    return Truth(out, lse, dq, dk.to(dtype), dv.to(dtype), keys)
 
 
-def _within(part: slice, keys: Tensor) -> slice:
-    """Return where a range of keys stands among those marked, which are all of it."""
-    first = int(keys[: part.start].sum())
-    return slice(first, first + part.stop - part.start)
+def _among(part: slice, places: Tensor) -> slice:
+    """Return where a range of keys stands among the marked ones, ``places`` counting those up to each key."""
+    if part.start >= part.stop:
+        return slice(0, 0)
+    return slice(int(places[part.start]) - 1, int(places[part.stop - 1]))
 
 
 def truth(
@@ -210,6 +234,6 @@ def definition(
     k, v = zero_hidden(k, v, problem)
     wide_k, wide_v = (x.repeat_interleave(problem.group_size, dim=1) for x in (k, v))
     function = semantics.baseline if plain else semantics.reference
-    return function(
-        q, wide_k, wide_v, problem=problem, visible=visible_matrix(problem, q.device), params=params
-    )
+    visible = visible_matrix(problem, q.device)
+    out, lse = function(q, wide_k, wide_v, problem=problem, visible=visible, params=params)
+    return AttentionOutput(out, lse if semantics.has_lse else None)

@@ -85,7 +85,9 @@ def visible_matrix(
     limit = torch.tensor([last for _, last in positions], device=device, dtype=torch.int64).view(-1, 1, 1, 1)
     b = torch.arange(batch, device=device).view(-1, 1, 1, 1)
     h = torch.arange(heads, device=device).view(1, -1, 1, 1)
-    k_pos = torch.arange(p.seqlen_k, device=device)[keys].view(1, 1, 1, -1)
+    if isinstance(keys, slice):
+        keys = torch.arange(*keys.indices(p.seqlen_k), device=device)
+    k_pos = keys.view(1, 1, 1, -1)
     q_pos = start + index.view(1, 1, -1, 1)
     visible: Tensor = p.mask.visible(b, h, q_pos, k_pos)
     if p.key_lengths is not None:

@@ -8,6 +8,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from attnbench.measure.counting import count_call
 from attnbench.measure.lifetimes import LifetimeTracker
 from attnbench.measure.memory import measure_memory, predict_counts
+from attnbench.measure.prediction import predict_peak
 from attnbench.measure.workload import build_workload
 from attnbench.plan.case import Case
 
