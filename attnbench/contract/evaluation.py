@@ -23,8 +23,8 @@ BLOCK_BYTES = 1 << 26
 class Truth(NamedTuple):
     """Results of one evaluation.
 
-    ``out``, ``lse`` and ``dq`` on the rows asked for, ``dk`` and ``dv`` on the ``keys`` (booleans ``[Sk]``; None
-    for all) that any of these rows may see: the gradients of all others are 0.
+    ``out``, ``lse`` and ``dq`` on the rows asked for, ``dk`` and ``dv`` on the ``keys`` (booleans ``[Sk]``;
+    None for all) that any of these rows may see: the gradients of all others are 0.
     """
 
     out: Tensor
@@ -45,7 +45,9 @@ class _Block(NamedTuple):
     def parts(self, most_keys: int) -> list[slice]:
         """Cut the keys into parts of so many at most."""
         first, last = self.keys.start, self.keys.stop
-        return [slice(key, min(key + most_keys, last)) for key in range(first, last, most_keys)] or [self.keys]
+        return [slice(key, min(key + most_keys, last)) for key in range(first, last, most_keys)] or [
+            self.keys
+        ]
 
 
 def _most_keys(p: Problem, semantics: Semantics) -> int:

@@ -1,9 +1,12 @@
-"""Attention of some rows over parts of their keys, one after the other. In: what attends over a part. Out: out,
-lse and gradients of the whole.
+"""Attention of some rows over parts of their keys, one after the other. In: what attends over a part. Out:
+out, lse and gradients of the whole.
 
-Over disjoint keys A and B, with lse the logarithm of the sum of all weights, ``lse = log(e^{lse_A} + e^{lse_B})``
-and ``out = e^{lse_A - lse} out_A + e^{lse_B - lse} out_B``. So a row over a million keys needs the memory of a
-part; gradients take a second pass, as each part's share ``e^{lse_A - lse}`` is known only then.
+Over disjoint keys A and B, with lse the logarithm of the sum of all weights,
+
+``lse = log(e^{lse_A} + e^{lse_B})`` and ``out = e^{lse_A - lse} out_A + e^{lse_B - lse} out_B``.
+
+So a row over a million keys needs the memory of a part; gradients take a second pass, as each part's share
+``e^{lse_A - lse}`` is known only then.
 """
 
 from collections.abc import Callable, Sequence
@@ -94,5 +97,7 @@ def _wide(x: Tensor) -> Tensor:
 
 def _known(lse: Tensor | None) -> Tensor:
     if lse is None:
-        raise TypeError("semantics that join parts of the keys return the logarithm of the sum of their weights")
+        raise TypeError(
+            "semantics that join parts of the keys return the logarithm of the sum of their weights"
+        )
     return lse

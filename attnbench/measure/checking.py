@@ -5,7 +5,7 @@ Out: the section, or why there is none. The truth is made first, from inputs tha
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -13,15 +13,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnbench.contract.problem import Problem
-from attnbench.contract.semantics import SOFTMAX, Semantics
+from attnbench.contract.semantics import SOFTMAX
 from attnbench.plan.settings import MeasureSettings
 
 from .agreement import grade, grade_outputs, joined, worst_verdict
 from .inputs import inputs_key
 from .record import Agreement, Error
 from .reference_module import reference_bytes, reference_outputs
-from .truth import Yardstick, affordable, make_yardstick, sample_rows
+from .truth import affordable, exact_out, make_yardstick, sample_rows
 from .unchanged import changed_inputs, fingerprints
 from .workload import Outputs, Workload
 
@@ -135,23 +134,16 @@ def _attention_check(
     """Compare out, lse and gradients of a core with the semantics' definition."""
     problem, semantics = workload.problem, workload.implementation.semantics
 
-    def yardstick(of: Semantics, problem: Problem) -> Yardstick:
-        return make_yardstick(
-            of,
-            problem,
-            workload.inputs,
-            rows=rows,
-            params=workload.params,
-            folder=folder,
-            inputs_key=inputs_key(problem, workload.case.inputs, seed=settings.seed),
-        )
-
-    own = yardstick(semantics, problem)
+    inputs, key = workload.inputs, inputs_key(problem, workload.case.inputs, seed=settings.seed)
+    own = make_yardstick(
+        semantics, problem, inputs, rows=rows, params=workload.params, folder=folder, inputs_key=key
+    )
     softmax = None
     if semantics.approximates is SOFTMAX:
-        # Of its definition only out is needed: that of the forward mode, whatever the options.
-        mode = "fwd" if problem.needs_gradients else problem.mode
-        softmax = yardstick(SOFTMAX, problem.replace(mode=mode, options={})).truth.out
+        # Only its out is needed: that of the forward mode, whatever the options.
+        plain_softmax = problem.replace(mode="fwd" if problem.needs_gradients else problem.mode, options={})
+        key = inputs_key(plain_softmax, workload.case.inputs, seed=settings.seed)
+        softmax = exact_out(SOFTMAX, plain_softmax, inputs, rows=rows, folder=folder, inputs_key=key)
 
     def graded(outputs: Outputs, computed: Tensor | None) -> Agreement:
         section = grade_outputs(

@@ -1,7 +1,7 @@
 """Peak memory. In: a workload and the counts of its call, or only a case. Out: bytes at the peak of one call.
 
 On the CPU tensor lifetimes are counted, on CUDA the caching allocator is asked; beside either stands the
-prediction from fake tensors, which costs milliseconds at any length.
+prediction (`prediction.py`).
 """
 
 from typing import NamedTuple

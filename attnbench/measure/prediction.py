@@ -17,8 +17,8 @@ FAKE_TENSORS, CLOSED_FORM = "fake-tensors", "closed-form"
 LONGEST_COUNTED = 1 << 14
 """Tokens up to which every operator is run on fake tensors: at most a few thousand of them."""
 TRIAL_SEQLEN = 1 << 12
-"""Tokens of the call that a closed form is held against, and as many as are left over from a multiple of them:
-the last of equal tiles is as short."""
+"""Tokens of the call that a closed form is held against, but for those beyond a multiple of them, which are
+added: the last of equal tiles is as short then."""
 
 
 def predict_peak(case: Case) -> Predicted:

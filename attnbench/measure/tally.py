@@ -92,7 +92,9 @@ class Tally:
         usable = finite & finite_truth
         base_usable = usable & torch.isfinite(base)
         self._add_finite(truth[usable], difference[usable], _largest(difference[usable]))
-        self._add_base(truth[base_usable], base_difference[base_usable], _largest(base_difference[base_usable]))
+        self._add_base(
+            truth[base_usable], base_difference[base_usable], _largest(base_difference[base_usable])
+        )
 
     def _add_finite(self, truth: Tensor, difference: Tensor, error: float) -> None:
         self.largest = max(self.largest, _largest(truth))

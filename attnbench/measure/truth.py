@@ -166,3 +166,28 @@ def make_yardstick(
     if folder is not None:
         _keep(folder, name, _flatten(yardstick))
     return yardstick
+
+
+def exact_out(
+    semantics: Semantics,
+    problem: Problem,
+    inputs: Mapping[str, Tensor],
+    *,
+    rows: Tensor | None,
+    folder: Path | None = None,
+    inputs_key: str = "",
+) -> Tensor:
+    """Return the float64 ``out`` on ``rows`` alone: what the distance of an approximation is measured from.
+
+    Same arguments as ``make_yardstick``, whose truth it shares if that is there.
+    """
+    q, k, v = (inputs[name].detach() for name in ("q", "k", "v"))
+    name = _name(semantics, problem, inputs_key, rows, None)
+    alone = f"{name}-out"
+    for kept in (name, alone) if folder is not None else ():
+        with suppress(OSError, SafetensorError):
+            return load_file(Path(str(folder)) / f"{kept}.safetensors", device=str(q.device))["truth.out"]
+    out = truth(semantics, q, k, v, problem=problem, rows=rows).out
+    if folder is not None:
+        _keep(folder, alone, {"truth.out": out.contiguous()})
+    return out

@@ -75,7 +75,7 @@ def _forward_bytes(problem: Problem) -> tuple[int, int]:
 
 
 def _buffer_bytes(problem: Problem) -> dict[str, int]:
-    """Return the size of each buffer of a backward pass, grown to the largest operation, and of the triangles."""
+    """Return the size of each buffer of a backward pass, grown to the largest operation, and of triangles."""
     p, w = problem, max(4, problem.dtype_bytes)
     sizes = {"scores": 0, "ds": 0, "keys": 0, "rows": 0}
     triangles = set()

@@ -124,8 +124,8 @@ class LinearChunks:
     def _keys_gradients(self, piece: Piece, given: tuple[Tensor, ...], dk: Tensor, dv: Tensor) -> None:
         """Write ``dk`` and ``dv`` of one aligned piece and add its queries to the state.
 
-        On return nothing holds a buffer, which may have to grow: the last piece, which is the first here, can be
-        the smallest.
+        On return nothing holds a buffer, which may have to grow: the last piece, which is the first here, can
+        be the smallest.
         """
         first = self.parts.num_head
         a, g = self._queries(piece), self._upstream(piece, *given)

@@ -145,8 +145,9 @@ class _Chain:
 
 
 def _backward_peak(problem: Problem, run: BatchRun, parts: Parts) -> int:
-    """Return the peak of the backward chain beside inputs and upstream gradient: out, denominators, gradients,
-    a state, and buffers, of which ``product`` holds either side's rows.
+    """Return the peak of the backward chain beside inputs and upstream gradient.
+
+    Out, denominators, gradients, a state, and buffers, of which ``product`` holds either side's rows.
     """
     p, w, size = problem, max(4, problem.dtype_bytes), tensor_bytes(problem)
     heads, d, dv, e = run.batch * p.num_kv_heads, p.head_dim, p.head_dim_v, _columns(p)
@@ -186,8 +187,9 @@ def chunks_cost(problem: Problem) -> Cost:
 
     In mode ``decode`` a step with the state, which is read and written and independent of the context;
     without keys it is only read, by every query.
-    Operand bytes are those without gradients: a backward pass has them in no closed form. Buffers grow where a piece is
-    larger than one before it, which takes queries or keys both inside and outside of the aligned part.
+    Operand bytes are those without gradients: a backward pass has them in no closed form. Buffers grow where
+    a piece is larger than one before it, which takes queries or keys both inside and outside of the aligned
+    part.
     """
     decoding = problem.mode == "decode"
     reads = decoding and problem.seqlen_k == 0

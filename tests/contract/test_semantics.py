@@ -103,7 +103,9 @@ def test_row_blocks_and_rows_give_the_gradients_of_the_whole(
 
 
 @pytest.mark.parametrize("semantics", BY_NAME.values(), ids=BY_NAME)
-@pytest.mark.parametrize("form", [{}, {"mask": Full()}, {"query_start": -5}, {"key_lengths": (0, 31)}], ids=str)
+@pytest.mark.parametrize(
+    "form", [{}, {"mask": Full()}, {"query_start": -5}, {"key_lengths": (0, 31)}], ids=str
+)
 def test_rows_joined_from_parts_of_their_keys_are_those_of_the_whole(
     semantics: Semantics, form: dict[str, Any], monkeypatch: Any
 ) -> None:

@@ -16,7 +16,12 @@ WINDOW = {"name": "sliding-window", "window_size": 40}
 FORM: dict[str, Any] = {"seqlen_q": 700, "num_heads": 2, "head_dim": 16}
 CASES = [
     Case(implementation=name, mode=mode, mask=mask, dtype=dtype, **FORM)
-    for name, mask in (("sliding-window", WINDOW), ("linear", {}), ("linear", {"name": "full"}), ("naive", {}))
+    for name, mask in (
+        ("sliding-window", WINDOW),
+        ("linear", {}),
+        ("linear", {"name": "full"}),
+        ("naive", {}),
+    )
     for mode in ("fwd", "fwd_bwd")
     for dtype in ("float32", "float16")
 ]
