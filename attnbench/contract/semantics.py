@@ -59,10 +59,10 @@ class Semantics:
     that a row depends only on the keys it sees (false for what mixes all keys first, such as low-rank
     projections), so that blocks may leave the other keys out. ``bound`` caps the error budgets. ``columns``
     gives the gradients of chosen keys over all queries, from out and lse. ``by_position`` is false where the
-    places of keys say only which of them are seen: a full ring buffer need not be put in order then. ``joins``
-    says that both functions return as ``lse`` the logarithm of the sum of their weights, differentiable, so
-    that rows over many keys can be joined from parts (``joining.py``), whether or not ``lse`` is a result
-    (``has_lse``).
+    places of keys say only which of them are seen: a full ring buffer need not be put in order then.
+    ``joins`` says that both functions return as ``lse`` the logarithm of the sum of their weights,
+    differentiable, so that rows over many keys can be joined from parts (``joining.py``), whether or not
+    ``lse`` is a result (``has_lse``).
     """
 
     name: str
