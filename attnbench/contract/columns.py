@@ -5,12 +5,13 @@ Column j of the scores needs of row i nothing but q_i, do_i, lse_i and out_i: a 
 keys cost what some hundred rows do. Whether the statistics are right is for others to say.
 """
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from .hidden import hidden_keys, keys_near, visible_matrix
+from .hidden import hidden_keys, keys_near, queries_near, visible_matrix
 from .problem import Problem
 
 BLOCK_BYTES = 1 << 26
@@ -70,6 +71,22 @@ def softmax_columns(
     return Columns(ds.transpose(-1, -2) @ q * problem.softmax_scale, weights.transpose(-1, -2) @ grad_out)
 
 
+def _as_given(x: Tensor) -> Tensor:
+    return x
+
+
+def _runs_of_rows(p: Problem, columns: Tensor, most: int) -> Iterator[tuple[int, int]]:
+    """Yield ``[first, last)`` of the queries that may see one of the keys, at most so many at a time."""
+    near = torch.zeros(p.seqlen_q + 2, dtype=torch.bool)
+    for column in columns.tolist():
+        rows = queries_near(p, column, column)
+        near[1 + rows.start : 1 + rows.stop] = True
+    borders = torch.nonzero(near[1:] != near[:-1])[:, 0].view(-1, 2)
+    for first, last in borders.tolist():
+        for row in range(first, last, most):
+            yield row, min(row + most, last)
+
+
 def column_gradients(
     function: ColumnFunction,
     q: Tensor,
@@ -82,8 +99,11 @@ def column_gradients(
     problem: Problem,
     columns: Tensor,
     dtype: torch.dtype,
+    known: Callable[[Tensor], Tensor] = _as_given,
 ) -> Columns:
     """Evaluate dk and dv of the keys ``columns`` (1-d, sorted) over all queries, a block of rows at a time.
+
+    Queries that see none of them are not read.
 
     Args:
         function: of the semantics.
@@ -96,6 +116,7 @@ def column_gradients(
         problem: shapes and mask.
         columns: positions of keys.
         dtype: to compute in: float64 for the truth, else the baseline's, whose results come in that dtype.
+        known: what of a block of out or lse is known; default as they are.
     """
     p, place = problem, q.device
     wide = torch.promote_types(dtype, torch.float32)
@@ -107,18 +128,15 @@ def column_gradients(
     dk, dv = (torch.zeros_like(x, dtype=wide) for x in (k, v))
     widest = max(1, columns.numel(), p.head_dim, p.head_dim_v)
     step = max(1, BLOCK_BYTES // (8 * max(1, p.batch * p.num_heads) * widest))
-    for first in range(0, p.seqlen_q, step):
-        rows = torch.arange(first, min(first + step, p.seqlen_q))
-        seen = keys_near(p, first, int(rows[-1]))
+    for first, last in _runs_of_rows(p, columns, step):
+        seen = keys_near(p, first, last - 1)
         near = torch.nonzero((columns >= seen.start) & (columns < seen.stop))[:, 0]
-        if not near.numel():
-            continue
-        here = near.to(place)
-        block = slice(first, first + rows.numel())
+        rows, block, here = torch.arange(first, last), slice(first, last), near.to(place)
         part = function(
             q.detach()[:, :, block].to(dtype),
             *(x[:, :, here].repeat_interleave(p.group_size, dim=1) for x in (k, v)),
-            *(x.detach()[:, :, block] for x in (out, lse, grad_out)),
+            *(known(x.detach()[:, :, block]) for x in (out, lse)),
+            grad_out.detach()[:, :, block],
             problem=p,
             visible=visible_matrix(p, place, rows, chosen[here]),
         )

@@ -60,6 +60,9 @@ class Semantics:
     projections), so that blocks may leave the other keys out. ``bound`` caps the error budgets. ``columns``
     gives the gradients of chosen keys over all queries, from out and lse. ``by_position`` is false where the
     places of keys say only which of them are seen: a full ring buffer need not be put in order then.
+    ``joins`` says that both functions return as ``lse`` the logarithm of the sum of their weights,
+    differentiable, so that rows over many keys can be joined from parts (``joining.py``), whether or not
+    ``lse`` is a result (``has_lse``).
     """
 
     name: str
@@ -71,6 +74,7 @@ class Semantics:
     has_lse: bool = True
     local_keys: bool = True
     by_position: bool = True
+    joins: bool = False
 
 
 def _softmax_reference(
@@ -116,17 +120,17 @@ class _PlainSoftmax(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, out, kept.to(q.dtype))
         ctx.scale = scale
         lse = lse.masked_fill(~some, -torch.inf)[..., 0]
-        ctx.mark_non_differentiable(lse)
         return out, lse
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         q, k, v, out, weights = ctx.saved_tensors
         dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
         q, k, v, out, weights, grad_out = (x.to(wide) for x in (q, k, v, out, weights, grad_out))
         dv = weights.transpose(-1, -2) @ grad_out
         dp = (grad_out @ v.transpose(-1, -2)).to(dtype).to(wide)
-        ds = (weights * (dp - (grad_out * out).sum(dim=-1, keepdim=True))).to(dtype).to(wide)
+        drop = (grad_out * out).sum(dim=-1, keepdim=True) - grad_lse[..., None]
+        ds = (weights * (dp - drop)).to(dtype).to(wide)
         dq = ds @ k * ctx.scale
         dk = ds.transpose(-1, -2) @ q * ctx.scale
         return dq.to(dtype), dk.to(dtype), dv.to(dtype), None, None
@@ -167,7 +171,8 @@ def _linear_reference(
     """``Σ φ(q)·φ(k) v / Σ φ(q)·φ(k)`` over visible keys with φ = elu + 1; rows without any give 0."""
     weights = _linear_weights(q, k, visible)
     total = weights.sum(dim=-1, keepdim=True)
-    return AttentionOutput((weights @ v) / torch.where(total == 0, 1, total))
+    out = (weights @ v) / torch.where(total == 0, 1, total)
+    return AttentionOutput(out, _log_of(total))
 
 
 def _linear_baseline(
@@ -185,7 +190,16 @@ def _linear_baseline(
     weights = (features_q @ features_k.transpose(-1, -2)).masked_fill(~visible, 0)
     total = weights.sum(dim=-1, keepdim=True)
     out = (weights.to(q.dtype).to(wide) @ v.to(wide)) / torch.where(total == 0, 1, total)
-    return AttentionOutput(out.to(q.dtype))
+    return AttentionOutput(out.to(q.dtype), _log_of(total))
+
+
+def _log_of(total: Tensor) -> Tensor:
+    """Return the logarithms ``[B, H, R]``, -inf (with no gradient) where a row sees no key.
+
+    In float64: rounded to float32, they would add to the baseline an error that no division has.
+    """
+    nothing = total == 0
+    return torch.where(nothing, 1, total).double().log().masked_fill(nothing, -torch.inf)[..., 0]
 
 
 SOFTMAX = Semantics(
@@ -195,6 +209,7 @@ SOFTMAX = Semantics(
     bound=softmax_bounds,
     columns=softmax_columns,
     by_position=False,
+    joins=True,
 )
 LINEAR_ELU = Semantics(
     "linear-elu",
@@ -204,5 +219,6 @@ LINEAR_ELU = Semantics(
     bound=linear_bounds,
     has_lse=False,
     by_position=False,
+    joins=True,
 )
 """Katharopoulos et al., arXiv 2006.16236."""

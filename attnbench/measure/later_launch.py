@@ -16,11 +16,12 @@ from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
 from .attentions import attentions_of
-from .checking import changed_inputs, crc32_of, prepare_check, rows_to_check
+from .checking import crc32_of, prepare_check, rows_to_check
 from .counting import call_unseen
 from .latency import measure_latency, time_and_keep, timer_for
 from .provenance import provenance_of
 from .record import Record
+from .unchanged import changed_inputs, fingerprints
 from .work import working
 from .workload import Workload, build_workload
 
@@ -71,14 +72,14 @@ def time_again(
     )
     torch.backends.cuda.matmul.allow_tf32 = False
     workload = build_workload(case, seed=settings.seed)
-    given = {name: tensor.detach().clone() for name, tensor in workload.inputs.items()}
+    given = fingerprints(workload.inputs)
     with working(record):
         if workload.opaque or workload.device.type == "cuda":
             call_unseen(workload)  # compiles and tunes, which is part of no sample
         timing = timer_for(workload, timer)
         measure = partial(measure_latency, timer=timing, unavailable=record.unavailable)
         record.latency, record.telemetry, last = time_and_keep(workload, settings, measure)
-        wrong = changed_inputs(given, workload)
+        wrong = changed_inputs(given, workload.inputs)
         if wrong is None and out_crc32 is not None and crc32_of(last) != out_crc32:
             wrong = _graded(workload, settings, last, scratch, memory_limit_bytes)
     if wrong is not None:

@@ -69,6 +69,7 @@ class Memory(Section):
     peak_bytes: int | None = None
     peak_increment_bytes: int | None = None
     predicted_peak_bytes: int | None = None
+    predicted_peak_backend: str | None = None
     requested_peak_bytes: int | None = None
     """As the allocator was asked for them, before it rounds each up to its blocks; so is the increment."""
     requested_increment_bytes: int | None = None

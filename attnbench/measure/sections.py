@@ -20,7 +20,7 @@ from .kernel_trace import KernelTrace
 from .l2_prediction import predict_dram
 from .latency import time_and_keep
 from .launches import say_what_one_launch_lacks
-from .memory import measure_memory
+from .memory import Predicted, measure_memory
 from .optimizer import has_step, measure_optimizer
 from .plausibility import measure_plausible_latency
 from .record import Record, Telemetry, Traffic
@@ -50,7 +50,7 @@ def fill_counted(
     workload: Workload,
     settings: MeasureSettings,
     counts: Counts | None,
-    predicted: Counts | None,
+    predicted: Predicted | None,
     trace: KernelTrace | None,
     record: Record,
 ) -> None:

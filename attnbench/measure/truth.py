@@ -31,9 +31,8 @@ ALWAYS_AFFORDABLE = 32
 
 
 class Yardstick(NamedTuple):
-    """What a result is measured by: ``truth`` and ``plain`` hold out and lse on ``rows`` (None.
-
-    All), gradients whole.
+    """What a result is measured by: ``truth`` and ``plain`` hold out, lse and dq on ``rows`` (None for all),
+    and dk and dv on the keys near them.
     """
 
     truth: Truth
@@ -65,16 +64,6 @@ def sample_rows(seqlen_q: int, limit: int, seed: int) -> Tensor | None:
     drawn = edges[:-1] + torch.rand(rest, generator=generator, dtype=torch.float64) * edges.diff()
     chosen |= {min(seqlen_q - 1, int(row)) for row in drawn}
     return torch.tensor(sorted(chosen))
-
-
-def masked_gradient(grad_out: Tensor, rows: Tensor | None) -> Tensor:
-    """Return the upstream gradient ``[B, H, Sq, Dv]`` with every row outside ``rows`` zero."""
-    if rows is None:
-        return grad_out
-    kept = torch.zeros_like(grad_out)
-    here = rows.to(grad_out.device)
-    kept[:, :, here] = grad_out[:, :, here]
-    return kept
 
 
 def _digest(params: Mapping[str, Tensor] | None) -> str:
@@ -158,12 +147,12 @@ def make_yardstick(
         inputs_key: names the numbers in ``inputs``, which nothing but their generator may have written.
     """
     q, k, v = (inputs[name].detach() for name in ("q", "k", "v"))
-    grad_out = masked_gradient(inputs["grad_out"].detach(), rows) if problem.needs_gradients else None
+    grad_out = inputs["grad_out"].detach() if problem.needs_gradients else None
     bounds: dict[str, float] = {}
     if semantics.bound is not None:
         shown_k, shown_v = zero_hidden(k, v, problem)
-        wide_grad = None if grad_out is None else grad_out.double()
-        bounds = semantics.bound(q.double(), shown_k.double(), shown_v.double(), wide_grad, problem)
+        given = grad_out if grad_out is None or rows is None else grad_out[:, :, rows.to(grad_out.device)]
+        bounds = semantics.bound(q, shown_k, shown_v, given, problem)
     name = _name(semantics, problem, inputs_key, rows, params)
     if folder is not None:
         with suppress(OSError, SafetensorError):
@@ -177,3 +166,28 @@ def make_yardstick(
     if folder is not None:
         _keep(folder, name, _flatten(yardstick))
     return yardstick
+
+
+def exact_out(
+    semantics: Semantics,
+    problem: Problem,
+    inputs: Mapping[str, Tensor],
+    *,
+    rows: Tensor | None,
+    folder: Path | None = None,
+    inputs_key: str = "",
+) -> Tensor:
+    """Return the float64 ``out`` on ``rows`` alone: what the distance of an approximation is measured from.
+
+    Same arguments as ``make_yardstick``, whose truth it shares if that is there.
+    """
+    q, k, v = (inputs[name].detach() for name in ("q", "k", "v"))
+    name = _name(semantics, problem, inputs_key, rows, None)
+    alone = f"{name}-out"
+    for kept in (name, alone) if folder is not None else ():
+        with suppress(OSError, SafetensorError):
+            return load_file(Path(str(folder)) / f"{kept}.safetensors", device=str(q.device))["truth.out"]
+    out = truth(semantics, q, k, v, problem=problem, rows=rows).out
+    if folder is not None:
+        _keep(folder, alone, {"truth.out": out.contiguous()})
+    return out

@@ -139,6 +139,31 @@ class _Chain:
         self.moved += rows * ((self.dv + 1) * self.w + self.dv * self.size) + 2 * rows * self.w
 
 
+def _backward_peak(problem: Problem, run: BatchRun, parts: Parts) -> int:
+    """Return the peak of the backward chain beside inputs and upstream gradient.
+
+    Out, denominators, gradients, a state, and buffers, of which ``product`` holds either side's rows.
+    """
+    p, w, size = problem, max(4, problem.dtype_bytes), tensor_bytes(problem)
+    heads, d, dv, e = run.batch * p.num_kv_heads, p.head_dim, p.head_dim_v, _columns(p)
+    elements: dict[str, int] = {}
+
+    def hold(**sizes: int) -> None:
+        elements.update({name: max(elements.get(name, 0), size) for name, size in sizes.items()})
+
+    for piece in (*parts.aligned, *parts.tail):
+        rows = heads * p.group_size * piece.num_chunks * piece.size
+        hold(product=rows * d, queries=rows * d, upstream=rows * e, weighted=rows * dv)
+    for piece in (*parts.head, *parts.aligned):
+        rows = heads * piece.num_chunks * piece.size
+        hold(product=rows * max(d, e), keys=rows * d, values=rows * e, db=rows * d)
+    for piece in parts.aligned:
+        hold(scores=heads * p.group_size * piece.num_chunks * piece.size**2)
+    total = p.batch * p.num_heads * p.seqlen_q * w
+    kept = size["out"] + total + size["q"] + size["k"] + size["v"]
+    return kept + (heads * d * e + sum(elements.values())) * w
+
+
 def state_bytes(problem: Problem) -> int:
     """Bytes of the sums that stand for all tokens so far: ``B·G·D·(Dv + 1)`` numbers."""
     p = problem
@@ -152,26 +177,28 @@ def after_context(problem: Problem) -> Problem:
 
 
 def chunks_cost(problem: Problem) -> Cost:
-    """Exact counts of the PyTorch path; operand bytes of a forward call, and its peak where no buffer has to
+    """Exact counts of the PyTorch path; operand bytes of a forward call, and the peak where no buffer has to
     grow on the way.
 
     In mode ``decode`` a step with the state, which is read and written and independent of the context;
     without keys it is only read, by every query.
-    Without gradients alone: autograd's own bookkeeping is not in a closed form. Buffers grow where a piece is
-    larger than one before it, which takes queries or keys both inside and outside of the aligned part.
+    Operand bytes are those without gradients: a backward pass has them in no closed form. Buffers grow where
+    a piece is larger than one before it, which takes queries or keys both inside and outside of the aligned
+    part.
     """
     decoding = problem.mode == "decode"
     reads = decoding and problem.seqlen_k == 0
     p = after_context(problem) if decoding else problem
     runs = [(run, parts_of(p, run)) for run in batch_runs(p)]
     flops, exponentials = _executed(p, runs)
-    operand_bytes = peak_bytes = None
-    if not p.needs_gradients:
-        chains = [_Chain(p, run, parts) for run, parts in runs]
-        operand_bytes = sum(chain.moved for chain in chains)
+    peak_bytes = None
+    chains = [_Chain(p, run, parts) for run, parts in runs]
+    operand_bytes = None if p.needs_gradients else sum(chain.moved for chain in chains)
+    if len(runs) < 2 and all(not x.aligned or not (x.head or x.tail) for _, x in runs):
         total = p.batch * p.num_heads * p.seqlen_q * max(4, p.dtype_bytes)
-        if len(runs) < 2 and all(not x.aligned or not (x.head or x.tail) for _, x in runs):
-            peak_bytes = tensor_bytes(p)["out"] + total + sum(chain.peak for chain in chains)
+        peak_bytes = tensor_bytes(p)["out"] + total + sum(chain.peak for chain in chains)
+        if p.needs_gradients:
+            peak_bytes = max([peak_bytes, *(_backward_peak(p, run, parts) for run, parts in runs)])
     forward, backward = PASSES[p.mode]
     factor = 2 * (forward + 2 * backward)
     tokens = "H*n" if reads else "(H + G)*n" if decoding else "(H*n + G*m)"

@@ -40,6 +40,28 @@ IN_CLOSED_FORM = [
         for keys in (6, 50)
         for value_dim in (4, 40)
     ),
+    *(
+        Case(
+            implementation=name,
+            mode=mode,
+            seqlen_q=seqlen,
+            batch=batch,
+            num_heads=4,
+            num_kv_heads=kv_heads,
+            head_dim=16,
+            head_dim_v=value_dim,
+            mask=mask,
+            dtype=dtype,
+        )
+        for name, mask in (("sliding-window", WINDOW), ("linear", {}), ("linear", FULL))
+        for mode in ("bwd", "fwd_bwd")
+        for seqlen, batch, kv_heads, value_dim, dtype in (
+            (1, 1, 4, 16, "float32"),
+            (33, 2, 2, 8, "float32"),
+            (300, 1, 2, 40, "float16"),
+            (300, 2, 4, 8, "float32"),
+        )
+    ),
     Case(implementation="naive", seqlen_q=20, seqlen_k=64, batch=2, num_heads=3, head_dim=8, head_dim_v=24),
     Case(implementation="sliding-window", seqlen_q=64, num_heads=2, head_dim=16, mask=WINDOW),
     *(

@@ -10,6 +10,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from attnbench.measure.counting import count_call
 from attnbench.measure.lifetimes import LifetimeTracker
 from attnbench.measure.memory import measure_memory, predict_counts
+from attnbench.measure.prediction import predict_peak
 from attnbench.measure.workload import build_workload
 from attnbench.plan.case import Case
 
@@ -145,7 +146,7 @@ def test_the_peak_of_the_graph_is_part_of_what_a_backward_pass_needs():
 def test_the_section_says_what_was_measured_and_what_was_predicted():
     case = Case(implementation="naive", seqlen_q=1, seqlen_k=128, mode="decode")
     workload = build_workload(case)
-    section = measure_memory(workload, count_call(workload), predict_counts(case))
+    section = measure_memory(workload, count_call(workload), predict_peak(case))
     assert section.backend == "tensor-lifetimes"
     assert section.peak_bytes == section.predicted_peak_bytes
     assert section.state_bytes == 2 * 8 * 128 * 64 * 4
@@ -182,6 +183,6 @@ def on_cuda(**keys) -> Any:
     with workload.environment():
         workload.prepare()
         workload.call()
-    section = measure_memory(workload, count_call(workload), predict_counts(case))
+    section = measure_memory(workload, count_call(workload), predict_peak(case))
     assert section.backend == "cuda-allocator"
     return section
