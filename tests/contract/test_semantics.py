@@ -127,7 +127,7 @@ def test_rows_joined_from_parts_of_their_keys_are_those_of_the_whole(
         return joined(attend, pieces, upstream)
 
     monkeypatch.setattr(evaluation, "attend_in_parts", counted)
-    monkeypatch.setattr(evaluation, "BLOCK_BYTES", 8 * 2 * 2 * 8 * 9)  # nine keys a part
+    monkeypatch.setattr(evaluation, "PART_BYTES", 8 * 2 * 2 * 8 * 9)  # nine keys a part
     for whole, function in ((exact, truth), (plain, baseline)):
         found = function(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows)
         for one, other in zip(found, whole, strict=True):
@@ -146,7 +146,7 @@ def test_the_baseline_joined_from_parts_errs_as_much(
     q, k, v, grad_out = make_inputs(problem, seed=3).values()
     arguments: dict[str, Any] = {"problem": problem, "grad_out": grad_out, "rows": torch.arange(200, 256)}
     exact, whole = (function(semantics, q, k, v, **arguments) for function in (truth, baseline))
-    monkeypatch.setattr(evaluation, "BLOCK_BYTES", 8 * 2 * 32 * 64)  # sixty-four keys a part
+    monkeypatch.setattr(evaluation, "PART_BYTES", 8 * 2 * 32 * 64)  # sixty-four keys a part
     in_parts = baseline(semantics, q, k, v, **arguments)
     for name in ("out", "dq", "dk", "dv"):
         truths, usual, joined = (getattr(x, name).double() for x in (exact, whole, in_parts))
