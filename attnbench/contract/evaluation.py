@@ -1,10 +1,12 @@
 """Semantics applied to whole tensors, row block by row block: the float64 truth and the baseline.
 
 In: q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` in any dtype. Out: float64 truth, or a
-baseline in the inputs' own dtype, on all query rows or on sampled ones, with gradients if asked.
+baseline in the inputs' own dtype, on all query rows or on sampled ones, with gradients if asked. The baseline
+can be rounded anew: in another order of its sums, and with what it stores in another unit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -42,7 +44,9 @@ def _evaluate(
     grad_out: Tensor | None,
     rows: Tensor | None,
     params: Mapping[str, Tensor] | None,
+    permutation: Callable[[int], Tensor] = torch.arange,
 ) -> Truth:
+    """Evaluate; ``permutation(n)`` says in which order the rows and keys of a block are taken."""
     p = problem
     index = torch.arange(p.seqlen_q) if rows is None else rows.cpu()
     with torch.no_grad():
@@ -54,10 +58,15 @@ def _evaluate(
     dq, dk, dv = (torch.zeros_like(x, dtype=wide) if gradients else None for x in (q, k, v))
     outs, lses = [], []
     step = max(1, BLOCK_BYTES // (8 * max(1, p.batch * p.num_heads * p.seqlen_k)))
+    whole = slice(0, p.seqlen_k)
     for first in range(0, index.numel(), step):
         block = index[first : first + step]
-        near = keys_near(p, int(block.min()), int(block.max()))
-        keys = near if semantics.local_keys else slice(0, p.seqlen_k)
+        near = keys_near(p, int(block.min()), int(block.max())) if semantics.local_keys else whole
+        order = permutation(block.numel())
+        block = block[order]
+        keys: slice | Tensor = near
+        if permutation is not torch.arange:
+            keys = (near.start + permutation(near.stop - near.start)).to(q.device)
         here = block.to(q.device)
         q_block = q.detach()[:, :, here].requires_grad_(gradients)
         k_block = k[:, :, keys].requires_grad_(gradients)
@@ -72,8 +81,9 @@ def _evaluate(
             for total, place, part in ((dq, here, grads[0]), (dk, keys, grads[1]), (dv, keys, grads[2])):
                 if part is not None:
                     total[:, :, place] += part
-        outs.append(out.detach())
-        lses.append(None if lse is None else lse.detach().expand(p.batch, p.num_heads, block.numel()))
+        back = torch.argsort(order).to(q.device)
+        outs.append(out.detach()[:, :, back])
+        lses.append(None if lse is None else lse.detach().expand(p.batch, p.num_heads, -1)[:, :, back])
     shape = (p.batch, p.num_heads, 0)
     out = torch.cat(outs, dim=2) if outs else q.new_zeros(*shape, p.head_dim_v)
     lse = torch.cat([x for x in lses if x is not None], dim=2) if semantics.has_lse and lses else None
@@ -126,12 +136,28 @@ def baseline(
     grad_out: Tensor | None = None,
     rows: Tensor | None = None,
     params: Mapping[str, Tensor] | None = None,
+    rounding: int = 0,
 ) -> Truth:
     """Evaluate the plain computation in the inputs' own dtype: what an error budget is measured by.
 
-    Same arguments as ``truth``.
+    Same arguments as ``truth``, and ``rounding``: 0 is the computation as written down. Each other number is
+    the same computation rounded elsewhere: rows, keys and the elements of heads are summed in an order of its
+    own, and what is stored is stored in a unit of its own (``Semantics.in_unit``).
     """
-    return _evaluate(semantics.baseline, semantics, q, k, v, problem, grad_out, rows, params)
+    if rounding == 0 or semantics.in_unit is None:
+        return _evaluate(semantics.baseline, semantics, q, k, v, problem, grad_out, rows, params)
+    generator = torch.Generator().manual_seed(rounding)
+    unit = 2.0 ** -float(torch.rand((), generator=generator))  # at most 1: no score overflows that did not
+    permutation = partial(torch.randperm, generator=generator)
+    dims, dims_v = (permutation(n).to(q.device) for n in (problem.head_dim, problem.head_dim_v))
+    given = None if grad_out is None else grad_out[..., dims_v]
+    q, k, v, function = q[..., dims], k[..., dims], v[..., dims_v], semantics.in_unit(unit)
+    found = _evaluate(function, semantics, q, k, v, problem, given, rows, params, permutation)
+    back, back_v = (torch.argsort(order) for order in (dims, dims_v))
+    dq, dk = (None if x is None else x[..., back] for x in (found.dq, found.dk))
+    return Truth(
+        found.out[..., back_v], found.lse, dq, dk, None if found.dv is None else found.dv[..., back_v]
+    )
 
 
 def definition(

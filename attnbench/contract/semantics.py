@@ -6,6 +6,7 @@ of the tensors decides: float64 for the truth, the case's own for the baseline. 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -60,6 +61,8 @@ class Semantics:
     projections), so that blocks may leave the other keys out. ``bound`` caps the error budgets. ``columns``
     gives the gradients of chosen keys over all queries, from out and lse. ``by_position`` is false where the
     places of keys say only which of them are seen: a full ring buffer need not be put in order then.
+    ``in_unit(unit)`` is the baseline keeping what it stores in multiples of ``unit``, which rounds it
+    elsewhere; stating it also says that keys, and the elements of heads, may come in any order.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Semantics:
     approximates: "Semantics | None" = None
     bound: BoundFunction | None = None
     columns: ColumnFunction | None = None
+    in_unit: Callable[[float], BlockFunction] | None = None
     has_lse: bool = True
     local_keys: bool = True
     by_position: bool = True
@@ -102,10 +106,12 @@ class _PlainSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, unit: float
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(q.dtype, torch.float32)
-        scores = (q.to(wide) @ k.to(wide).transpose(-1, -2) * scale).to(q.dtype).to(wide)
+        scores = (q.to(wide) @ k.to(wide).transpose(-1, -2) * (scale * unit)).to(q.dtype).to(wide)
+        if unit != 1:
+            scores /= unit
         scores = scores.masked_fill(~visible, -torch.inf)
         some = visible.any(dim=-1, keepdim=True)
         scores = scores.masked_fill(~some, 0)
@@ -120,7 +126,7 @@ class _PlainSoftmax(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
         q, k, v, out, weights = ctx.saved_tensors
         dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
         q, k, v, out, weights, grad_out = (x.to(wide) for x in (q, k, v, out, weights, grad_out))
@@ -129,7 +135,7 @@ class _PlainSoftmax(torch.autograd.Function):
         ds = (weights * (dp - (grad_out * out).sum(dim=-1, keepdim=True))).to(dtype).to(wide)
         dq = ds @ k * ctx.scale
         dk = ds.transpose(-1, -2) @ q * ctx.scale
-        return dq.to(dtype), dk.to(dtype), dv.to(dtype), None, None
+        return dq.to(dtype), dk.to(dtype), dv.to(dtype), None, None, None
 
 
 def _softmax_baseline(
@@ -140,10 +146,11 @@ def _softmax_baseline(
     problem: Problem,
     visible: Tensor,
     params: Mapping[str, Tensor] | None = None,
+    unit: float = 1.0,
 ) -> AttentionOutput:
-    """The same in the inputs' dtype, as anybody would write it down."""
+    """The same in the inputs' dtype, as anybody would write it down; scores in multiples of ``unit``."""
     apply: Callable[..., tuple[Tensor, Tensor]] = _PlainSoftmax.apply
-    out, lse = apply(q, k, v, visible, problem.softmax_scale)
+    out, lse = apply(q, k, v, visible, problem.softmax_scale, unit)
     return AttentionOutput(out, lse)
 
 
@@ -178,10 +185,14 @@ def _linear_baseline(
     problem: Problem,
     visible: Tensor,
     params: Mapping[str, Tensor] | None = None,
+    unit: float = 1.0,
 ) -> AttentionOutput:
-    """The same with features and weights stored in the inputs' dtype and every sum in float32 (or better)."""
+    """The same with features and weights stored in the inputs' dtype and every sum in float32 (or better).
+
+    Features are kept in multiples of ``unit``, of which the quotient knows nothing.
+    """
     wide = torch.promote_types(q.dtype, torch.float32)
-    features_q, features_k = (_feature(x.to(wide)).to(x.dtype).to(wide) for x in (q, k))
+    features_q, features_k = ((_feature(x.to(wide)) * unit).to(x.dtype).to(wide) for x in (q, k))
     weights = (features_q @ features_k.transpose(-1, -2)).masked_fill(~visible, 0)
     total = weights.sum(dim=-1, keepdim=True)
     out = (weights.to(q.dtype).to(wide) @ v.to(wide)) / torch.where(total == 0, 1, total)
@@ -194,6 +205,7 @@ SOFTMAX = Semantics(
     _softmax_baseline,
     bound=softmax_bounds,
     columns=softmax_columns,
+    in_unit=lambda unit: partial(_softmax_baseline, unit=unit),
     by_position=False,
 )
 LINEAR_ELU = Semantics(
@@ -202,6 +214,7 @@ LINEAR_ELU = Semantics(
     _linear_baseline,
     approximates=SOFTMAX,
     bound=linear_bounds,
+    in_unit=lambda unit: partial(_linear_baseline, unit=unit),
     has_lse=False,
     by_position=False,
 )

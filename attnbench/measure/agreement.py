@@ -28,6 +28,16 @@ MULTIPLES = {"out": 2, "lse": 2}
 GRADIENT_MULTIPLE = 3
 
 
+def multiple_of(name: str) -> int:
+    """Return m: how many times the baseline's error a tensor may be off by."""
+    return MULTIPLES.get(name, GRADIENT_MULTIPLE)
+
+
+def budget_floor(largest: float, dtype: torch.dtype) -> float:
+    """Return what a budget holds however exact the baseline is; ``largest`` is the truth's largest element."""
+    return max(2 * torch.finfo(dtype).eps * largest, ABSOLUTE_FLOOR)
+
+
 def _rms_relative(difference: Tensor, reference: Tensor) -> float:
     total = float(torch.linalg.vector_norm(reference))
     distance = float(torch.linalg.vector_norm(difference))
@@ -78,10 +88,10 @@ def grade(
     plain_truth, base = _where(base_usable, truth), _where(base_usable, base)
     x, truth = _where(usable, x), _where(usable, truth)
 
-    multiple = MULTIPLES.get(name, GRADIENT_MULTIPLE)
+    multiple = multiple_of(name)
     largest = float(truth.abs().max()) if truth.numel() else 0.0
     base_error = float((base - plain_truth).abs().max()) if base.numel() else 0.0
-    budget = min(multiple * base_error, bound) + max(2 * torch.finfo(dtype).eps * largest, ABSOLUTE_FLOOR)
+    budget = min(multiple * base_error, bound) + budget_floor(largest, dtype)
     max_abs_error = float((x - truth).abs().max()) if truth.numel() else 0.0
     used = max_abs_error / budget
     rms = _rms_relative(x - truth, truth)

@@ -25,15 +25,16 @@ from attnbench.contract.hidden import zero_hidden
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import Semantics
 
+from .roundings import Results, affordable_roundings, farthest
+
 EDGES = (0, 1, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256)
 """Rows at both sides of common tile borders, always in a sample."""
 ALWAYS_AFFORDABLE = 32
 
 
 class Yardstick(NamedTuple):
-    """What a result is measured by: ``truth`` and ``plain`` hold out and lse on ``rows`` (None.
-
-    All), gradients whole.
+    """What a result is measured by: ``truth`` and ``plain`` hold out and lse on ``rows`` (None: all), gradients
+    whole. Each tensor of ``plain`` is of that rounding of the baseline which is farthest from the truth.
     """
 
     truth: Truth
@@ -168,12 +169,25 @@ def make_yardstick(
     if folder is not None:
         with suppress(OSError, SafetensorError):
             return _unflatten(load_file(folder / f"{name}.safetensors", device=str(q.device)), bounds)
-    yardstick = Yardstick(
-        truth(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows, params=params),
-        baseline(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows, params=params),
-        rows,
-        bounds,
-    )
+    exact = truth(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows, params=params)
+
+    def rounded(rounding: int) -> Results:
+        return baseline(
+            semantics,
+            q,
+            k,
+            v,
+            problem=problem,
+            grad_out=grad_out,
+            rows=rows,
+            params=params,
+            rounding=rounding,
+        )._asdict()
+
+    pairs = problem.pairs() * exact.out.shape[2] // max(1, problem.seqlen_q)
+    roundings = 1 if semantics.in_unit is None else affordable_roundings(pairs)
+    plain = farthest(rounded, exact._asdict(), dtype=q.dtype, most=roundings)
+    yardstick = Yardstick(exact, Truth(**plain), rows, bounds)
     if folder is not None:
         _keep(folder, name, _flatten(yardstick))
     return yardstick
