@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .hidden import hidden_keys, keys_near, visible_matrix
 from .problem import Problem
+from .rounding import Rounding, stored_scores
 
 BLOCK_BYTES = 1 << 26
 """Size of one block of float64 scores."""
@@ -38,10 +39,12 @@ class ColumnFunction(Protocol):
         *,
         problem: Problem,
         visible: Tensor,
+        unit: float = 1.0,
     ) -> Columns:
         """q ``[B, H, R, D]``, out and grad_out ``[B, H, R, Dv]``, lse ``[B, H, R]``; k, v ``[B, H, C, …]``
         already repeated to H heads. ``visible`` broadcasts to ``[B, H, R, C]``. The dtype of q decides:
-        float64 for the truth, the case's own for the baseline.
+        float64 for the truth, the case's own for the baseline. What is stored is kept in multiples of
+        ``unit``.
         """
 
 
@@ -55,15 +58,17 @@ def softmax_columns(
     *,
     problem: Problem,
     visible: Tensor,
+    unit: float = 1.0,
 ) -> Columns:
     """P = exp(S - lse), dV = Pᵀ dO, dS = P ∘ (dO Vᵀ - rowsum(dO ∘ O)), dK = scale · dSᵀ Q.
 
-    Scores, weights and their gradients are stored in the dtype of q, every sum is in float32 (or better).
+    Scores (in multiples of ``unit``), weights and their gradients are stored in the dtype of q, every sum is
+    in float32 (or better).
     Source: FlashAttention-2, arXiv 2307.08691, algorithm 2.
     """
     dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+    scores = stored_scores(q, k, problem.softmax_scale, unit)
     q, k, v, out, lse, grad_out = (x.to(wide) for x in (q, k, v, out, lse, grad_out))
-    scores = (q @ k.transpose(-1, -2) * problem.softmax_scale).to(dtype).to(wide)
     weights = (scores - lse[..., None]).exp().masked_fill(~visible, 0).to(dtype).to(wide)
     dp = (grad_out @ v.transpose(-1, -2)).to(dtype).to(wide)
     ds = (weights * (dp - (grad_out * out).sum(dim=-1, keepdim=True))).to(dtype).to(wide)
@@ -82,6 +87,7 @@ def column_gradients(
     problem: Problem,
     columns: Tensor,
     dtype: torch.dtype,
+    rounding: int = 0,
 ) -> Columns:
     """Evaluate dk and dv of the keys ``columns`` (1-d, sorted) over all queries, a block of rows at a time.
 
@@ -96,11 +102,14 @@ def column_gradients(
         problem: shapes and mask.
         columns: positions of keys.
         dtype: to compute in: float64 for the truth, else the baseline's, whose results come in that dtype.
+        rounding: in which order rows and the elements of heads are summed, in which unit scores are stored.
     """
-    p, place = problem, q.device
+    p, place, anew = problem, q.device, Rounding(rounding)
+    dims, dims_v = anew.order(p.head_dim), anew.order(p.head_dim_v)
+    units = {} if anew.unit == 1 else {"unit": anew.unit}
     wide = torch.promote_types(dtype, torch.float32)
     chosen = columns.to(place)
-    k, v = (x.detach()[:, :, chosen].to(dtype) for x in (k, v))
+    k, v = (anew.taken(x.detach()[:, :, chosen].to(dtype), order) for x, order in ((k, dims), (v, dims_v)))
     hidden = hidden_keys(p, place)
     if hidden is not None:
         k, v = (x.masked_fill(hidden[:, :, chosen, None], 0) for x in (k, v))
@@ -114,14 +123,21 @@ def column_gradients(
         if not near.numel():
             continue
         here = near.to(place)
-        block = slice(first, first + rows.numel())
+        block: slice | Tensor = slice(first, first + rows.numel())
+        if anew.number:  # a range is a view, positions are a copy
+            rows = rows[anew.order(rows.numel())]
+            block = rows.to(place)
         part = function(
-            q.detach()[:, :, block].to(dtype),
+            anew.taken(q.detach()[:, :, block].to(dtype), dims),
             *(x[:, :, here].repeat_interleave(p.group_size, dim=1) for x in (k, v)),
-            *(x.detach()[:, :, block] for x in (out, lse, grad_out)),
+            anew.taken(out.detach()[:, :, block], dims_v),
+            lse.detach()[:, :, block],
+            anew.taken(grad_out.detach()[:, :, block], dims_v),
             problem=p,
             visible=visible_matrix(p, place, rows, chosen[here]),
+            **units,
         )
         for total, heads in ((dk, part.dk), (dv, part.dv)):
             total[:, :, here] += heads.unflatten(1, (p.num_kv_heads, p.group_size)).sum(dim=2)
-    return Columns(dk.to(dtype), dv.to(dtype))
+    back, back_v = torch.argsort(dims), torch.argsort(dims_v)
+    return Columns(anew.taken(dk, back).to(dtype), anew.taken(dv, back_v).to(dtype))

@@ -5,8 +5,7 @@ baseline in the inputs' own dtype, on all query rows or on sampled ones, with gr
 can be rounded anew: in another order of its sums, and with what it stores in another unit.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 from .hidden import keys_near, visible_matrix, zero_hidden
 from .implementation import AttentionOutput
 from .problem import Problem
+from .rounding import Rounding
 from .semantics import BlockFunction, Semantics
 
 BLOCK_BYTES = 1 << 26
@@ -44,9 +44,8 @@ def _evaluate(
     grad_out: Tensor | None,
     rows: Tensor | None,
     params: Mapping[str, Tensor] | None,
-    permutation: Callable[[int], Tensor] = torch.arange,
+    rounding: Rounding,
 ) -> Truth:
-    """Evaluate; ``permutation(n)`` says in which order the rows and keys of a block are taken."""
     p = problem
     index = torch.arange(p.seqlen_q) if rows is None else rows.cpu()
     with torch.no_grad():
@@ -59,34 +58,38 @@ def _evaluate(
     outs, lses = [], []
     step = max(1, BLOCK_BYTES // (8 * max(1, p.batch * p.num_heads * p.seqlen_k)))
     whole = slice(0, p.seqlen_k)
+    dims, dims_v = rounding.order(p.head_dim), rounding.order(p.head_dim_v)
+    back, back_v = torch.argsort(dims), torch.argsort(dims_v)
     for first in range(0, index.numel(), step):
         block = index[first : first + step]
         near = keys_near(p, int(block.min()), int(block.max())) if semantics.local_keys else whole
-        order = permutation(block.numel())
+        order = rounding.order(block.numel())
         block = block[order]
         keys: slice | Tensor = near
-        if permutation is not torch.arange:
-            keys = (near.start + permutation(near.stop - near.start)).to(q.device)
+        if rounding.number:  # a range is a view, positions are a copy
+            keys = (near.start + rounding.order(near.stop - near.start)).to(q.device)
         here = block.to(q.device)
-        q_block = q.detach()[:, :, here].requires_grad_(gradients)
-        k_block = k[:, :, keys].requires_grad_(gradients)
-        v_block = v[:, :, keys].requires_grad_(gradients)
+        q_block = rounding.taken(q.detach()[:, :, here], dims).requires_grad_(gradients)
+        k_block = rounding.taken(k[:, :, keys], dims).requires_grad_(gradients)
+        v_block = rounding.taken(v[:, :, keys], dims_v).requires_grad_(gradients)
         visible = visible_matrix(p, q.device, block, keys)
         with torch.set_grad_enabled(gradients):
             wide_k, wide_v = (x.repeat_interleave(p.group_size, dim=1) for x in (k_block, v_block))
             out, lse = function(q_block, wide_k, wide_v, problem=p, visible=visible, params=params)
         if grad_out is not None and dq is not None and dk is not None and dv is not None and out.numel():
-            given = grad_out[:, :, here].to(out.dtype)
+            given = rounding.taken(grad_out[:, :, here].to(out.dtype), dims_v)
             grads = torch.autograd.grad(out, (q_block, k_block, v_block), given, allow_unused=True)
-            for total, place, part in ((dq, here, grads[0]), (dk, keys, grads[1]), (dv, keys, grads[2])):
+            places = (dq, here, back), (dk, keys, back), (dv, keys, back_v)
+            for (total, place, columns), part in zip(places, grads, strict=True):
                 if part is not None:
-                    total[:, :, place] += part
-        back = torch.argsort(order).to(q.device)
-        outs.append(out.detach()[:, :, back])
-        lses.append(None if lse is None else lse.detach().expand(p.batch, p.num_heads, -1)[:, :, back])
+                    total[:, :, place] += rounding.taken(part, columns)
+        as_asked = torch.argsort(order).to(q.device) if rounding.number else slice(None)
+        outs.append(rounding.taken(out.detach()[:, :, as_asked], back_v))
+        if lse is not None:
+            lses.append(lse.detach().expand(p.batch, p.num_heads, -1)[:, :, as_asked])
     shape = (p.batch, p.num_heads, 0)
     out = torch.cat(outs, dim=2) if outs else q.new_zeros(*shape, p.head_dim_v)
-    lse = torch.cat([x for x in lses if x is not None], dim=2) if semantics.has_lse and lses else None
+    lse = torch.cat(lses, dim=2) if semantics.has_lse and lses else None
     if lse is None and semantics.has_lse:
         lse = q.new_zeros(shape)
     dq, dk, dv = (None if x is None else x.to(q.dtype) for x in (dq, dk, dv))
@@ -123,6 +126,7 @@ def truth(
         wide_grad,
         rows,
         wide_params,
+        Rounding(),
     )
 
 
@@ -144,20 +148,11 @@ def baseline(
     the same computation rounded elsewhere: rows, keys and the elements of heads are summed in an order of its
     own, and what is stored is stored in a unit of its own (``Semantics.in_unit``).
     """
-    if rounding == 0 or semantics.in_unit is None:
-        return _evaluate(semantics.baseline, semantics, q, k, v, problem, grad_out, rows, params)
-    generator = torch.Generator().manual_seed(rounding)
-    unit = 2.0 ** -float(torch.rand((), generator=generator))  # at most 1: no score overflows that did not
-    permutation = partial(torch.randperm, generator=generator)
-    dims, dims_v = (permutation(n).to(q.device) for n in (problem.head_dim, problem.head_dim_v))
-    given = None if grad_out is None else grad_out[..., dims_v]
-    q, k, v, function = q[..., dims], k[..., dims], v[..., dims_v], semantics.in_unit(unit)
-    found = _evaluate(function, semantics, q, k, v, problem, given, rows, params, permutation)
-    back, back_v = (torch.argsort(order) for order in (dims, dims_v))
-    dq, dk = (None if x is None else x[..., back] for x in (found.dq, found.dk))
-    return Truth(
-        found.out[..., back_v], found.lse, dq, dk, None if found.dv is None else found.dv[..., back_v]
-    )
+    function, anew = semantics.baseline, Rounding()
+    if rounding and semantics.in_unit is not None:
+        anew = Rounding(rounding)
+        function = semantics.in_unit(anew.unit)
+    return _evaluate(function, semantics, q, k, v, problem, grad_out, rows, params, anew)
 
 
 def definition(

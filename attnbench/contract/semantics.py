@@ -17,6 +17,7 @@ from .bounds import linear_bounds, softmax_bounds
 from .columns import ColumnFunction, softmax_columns
 from .implementation import AttentionOutput
 from .problem import Problem
+from .rounding import stored_scores
 
 
 class BoundFunction(Protocol):
@@ -62,7 +63,8 @@ class Semantics:
     gives the gradients of chosen keys over all queries, from out and lse. ``by_position`` is false where the
     places of keys say only which of them are seen: a full ring buffer need not be put in order then.
     ``in_unit(unit)`` is the baseline keeping what it stores in multiples of ``unit``, which rounds it
-    elsewhere; stating it also says that keys, and the elements of heads, may come in any order.
+    elsewhere; stating it also says that keys, and the elements of heads, may come in any order. Without it
+    the baseline is one sample of its rounding.
     """
 
     name: str
@@ -109,10 +111,7 @@ class _PlainSoftmax(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, unit: float
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(q.dtype, torch.float32)
-        scores = (q.to(wide) @ k.to(wide).transpose(-1, -2) * (scale * unit)).to(q.dtype).to(wide)
-        if unit != 1:
-            scores /= unit
-        scores = scores.masked_fill(~visible, -torch.inf)
+        scores = stored_scores(q, k, scale, unit).masked_fill(~visible, -torch.inf)
         some = visible.any(dim=-1, keepdim=True)
         scores = scores.masked_fill(~some, 0)
         lse = torch.logsumexp(scores, dim=-1, keepdim=True)

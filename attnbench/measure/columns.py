@@ -19,6 +19,7 @@ from attnbench.model.weights import generator_for
 from attnbench.plan.settings import MeasureSettings
 
 from .agreement import grade, worst_verdict
+from .baseline_error import affordable_roundings, farthest
 from .record import Agreement, Error
 from .truth import affordable, sample_rows
 from .workload import Outputs, Workload
@@ -108,17 +109,25 @@ def _graded(
         shown_k, shown_v = zero_hidden(k, v, p)
         bounds = workload.implementation.semantics.bound(q, shown_k, shown_v, grad_out, p)
 
-    def evaluated(out: Tensor, lse: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+    def evaluated(out: Tensor, lse: Tensor, dtype: torch.dtype, rounding: int = 0) -> dict[str, Tensor]:
         found = column_gradients(
-            function, q, k, v, out, lse, grad_out, problem=p, columns=columns, dtype=dtype
+            *(function, q, k, v, out, lse, grad_out),
+            problem=p,
+            columns=columns,
+            dtype=dtype,
+            rounding=rounding,
         )
         return found._asdict()
 
+    def plainly(rounding: int) -> dict[str, Tensor]:
+        # out and lse are known to half an ulp, and so is the truth that is made of them: the baseline is
+        # given statistics that are off by as much, so that its error holds what is unknown of the truth.
+        near = (_within_half_an_ulp(x, settings.seed + rounding) for x in (out, lse))
+        return evaluated(*near, dtype, rounding)
+
     truth = evaluated(out, lse, torch.float64)
-    # out and lse are known to half an ulp, and so is the truth that is made of them: the baseline is given
-    # statistics that are off by as much, so that its error holds what is unknown of the truth.
-    near_out, near_lse = (_within_half_an_ulp(x, settings.seed) for x in (out, lse))
-    plain = evaluated(near_out, near_lse, dtype)
+    roundings = affordable_roundings(p.pairs() * columns.numel() // max(1, p.seqlen_k))
+    plain = farthest(plainly, truth, dtype=dtype, most=roundings)
     gradients = outputs.gradients or {}
     graded = {}
     for name, exact in truth.items():

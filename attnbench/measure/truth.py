@@ -25,7 +25,7 @@ from attnbench.contract.hidden import zero_hidden
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import Semantics
 
-from .roundings import Results, affordable_roundings, farthest
+from .baseline_error import Results, affordable_roundings, farthest
 
 EDGES = (0, 1, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256)
 """Rows at both sides of common tile borders, always in a sample."""
@@ -33,8 +33,8 @@ ALWAYS_AFFORDABLE = 32
 
 
 class Yardstick(NamedTuple):
-    """What a result is measured by: ``truth`` and ``plain`` hold out and lse on ``rows`` (None: all), gradients
-    whole. Each tensor of ``plain`` is of that rounding of the baseline which is farthest from the truth.
+    """What a result is measured by: ``truth`` and ``plain`` hold out and lse on ``rows`` (None: all), and
+    gradients whole. Each tensor of ``plain`` is of that rounding which is farthest from the truth.
     """
 
     truth: Truth

@@ -1,5 +1,5 @@
-"""The baseline's error as a property of the problem, not of one computation. In: the plain computation, rounded
-as often as asked, and its truth. Out: of each tensor the result that is farthest from the truth.
+"""The baseline's error as a property of the problem, not of one computation. In: the plain computation,
+rounded as often as asked, and its truth. Out: of each tensor the result that is farthest from the truth.
 
 Where few rows are near a tie, as with large logits, the largest error is that of a handful of scores, and one
 computation may round just those luckily; a multiple of its error would forbid what another order of the same
@@ -15,18 +15,21 @@ from torch import Tensor
 from .agreement import budget_floor, multiple_of
 
 Results = Mapping[str, Tensor | None]
+"""Tensors by name; None where there is no such tensor."""
 
 FEWEST, MOST = 2, 32
 PAIRS = 1 << 22
 """Scores that all roundings beyond the fewest may cost: less than a second on one core."""
 SETTLED = 4
-"""Up to so many floors, the floor is a noticeable part of the budget, and which rounding it was matters less."""
+"""While m times the error is at most so many floors, the floor is a fifth of the budget or more."""
 
 
 def _largest_error(result: Tensor, truth: Tensor) -> float:
     if not truth.numel():
         return 0.0
-    return float((result.double() - truth).abs().nan_to_num(nan=0, posinf=0).max())
+    # In place: at a million tokens each copy is half a gigabyte.
+    difference = result.detach().to(truth.dtype, copy=True).sub_(truth).abs_()
+    return float(difference.nan_to_num_(nan=0, posinf=0).max())
 
 
 def _is_settled(errors: Mapping[str, float], truth: Results, dtype: torch.dtype) -> bool:
