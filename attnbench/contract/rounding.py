@@ -1,7 +1,8 @@
-"""The same computation rounded elsewhere. In: a number. Out: an order for each sum, a unit for what is stored.
+"""The same computation rounded elsewhere. In: a number. Out: an order for each sum, a unit for what is
+stored.
 
-Mathematically neither changes anything. Numerically each is another sample of the rounding that a kernel which
-takes its sums in an order of its own makes.
+Mathematically neither changes anything. Numerically each is another sample of the rounding that a kernel
+which takes its sums in an order of its own makes.
 """
 
 import torch

@@ -34,7 +34,7 @@ def multiple_of(name: str) -> int:
 
 
 def budget_floor(largest: float, dtype: torch.dtype) -> float:
-    """Return what a budget holds however exact the baseline is; ``largest`` is the truth's largest element."""
+    """Return what a budget holds however exact the baseline is, given the truth's largest element."""
     return max(2 * torch.finfo(dtype).eps * largest, ABSOLUTE_FLOOR)
 
 

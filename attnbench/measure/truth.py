@@ -101,7 +101,7 @@ def _name(
         for function in (semantics.reference, semantics.baseline)
     ]
     identity = [
-        [semantics.name, functions],
+        [semantics.name, functions, semantics.in_unit is not None],
         p.mask.to_dict(),
         [p.batch, p.num_heads, p.num_kv_heads, p.seqlen_q, p.seqlen_k, p.head_dim, p.head_dim_v],
         [p.dtype, p.device, p.scale, p.key_lengths, p.query_start, p.needs_gradients],
