@@ -102,7 +102,7 @@ def column_gradients(
         problem: shapes and mask.
         columns: positions of keys.
         dtype: to compute in: float64 for the truth, else the baseline's, whose results come in that dtype.
-        rounding: in which order rows and the elements of heads are summed, in which unit scores are stored.
+        rounding: in which order the elements of heads are summed, in which unit scores are stored.
     """
     p, place, anew = problem, q.device, Rounding(rounding)
     dims, dims_v = anew.order(p.head_dim), anew.order(p.head_dim_v)
@@ -123,10 +123,7 @@ def column_gradients(
         if not near.numel():
             continue
         here = near.to(place)
-        block: slice | Tensor = slice(first, first + rows.numel())
-        if anew.number:  # a range is a view, positions are a copy
-            rows = rows[anew.order(rows.numel())]
-            block = rows.to(place)
+        block = slice(first, first + rows.numel())
         part = function(
             anew.taken(q.detach()[:, :, block].to(dtype), dims),
             *(x[:, :, here].repeat_interleave(p.group_size, dim=1) for x in (k, v)),

@@ -57,36 +57,32 @@ def _evaluate(
     dq, dk, dv = (torch.zeros_like(x, dtype=wide) if gradients else None for x in (q, k, v))
     outs, lses = [], []
     step = max(1, BLOCK_BYTES // (8 * max(1, p.batch * p.num_heads * p.seqlen_k)))
-    whole = slice(0, p.seqlen_k)
-    dims, dims_v = rounding.order(p.head_dim), rounding.order(p.head_dim_v)
+    # Nothing sums over the elements of values but a backward pass.
+    in_values = rounding if gradients else Rounding()
+    dims, dims_v = rounding.order(p.head_dim), in_values.order(p.head_dim_v)
     back, back_v = torch.argsort(dims), torch.argsort(dims_v)
     for first in range(0, index.numel(), step):
         block = index[first : first + step]
-        near = keys_near(p, int(block.min()), int(block.max())) if semantics.local_keys else whole
-        order = rounding.order(block.numel())
-        block = block[order]
-        keys: slice | Tensor = near
-        if rounding.number:  # a range is a view, positions are a copy
-            keys = (near.start + rounding.order(near.stop - near.start)).to(q.device)
+        near = keys_near(p, int(block.min()), int(block.max()))
+        keys = near if semantics.local_keys else slice(0, p.seqlen_k)
         here = block.to(q.device)
         q_block = rounding.taken(q.detach()[:, :, here], dims).requires_grad_(gradients)
         k_block = rounding.taken(k[:, :, keys], dims).requires_grad_(gradients)
-        v_block = rounding.taken(v[:, :, keys], dims_v).requires_grad_(gradients)
+        v_block = in_values.taken(v[:, :, keys], dims_v).requires_grad_(gradients)
         visible = visible_matrix(p, q.device, block, keys)
         with torch.set_grad_enabled(gradients):
             wide_k, wide_v = (x.repeat_interleave(p.group_size, dim=1) for x in (k_block, v_block))
             out, lse = function(q_block, wide_k, wide_v, problem=p, visible=visible, params=params)
         if grad_out is not None and dq is not None and dk is not None and dv is not None and out.numel():
-            given = rounding.taken(grad_out[:, :, here].to(out.dtype), dims_v)
+            given = in_values.taken(grad_out[:, :, here].to(out.dtype), dims_v)
             grads = torch.autograd.grad(out, (q_block, k_block, v_block), given, allow_unused=True)
             places = (dq, here, back), (dk, keys, back), (dv, keys, back_v)
             for (total, place, columns), part in zip(places, grads, strict=True):
                 if part is not None:
                     total[:, :, place] += rounding.taken(part, columns)
-        as_asked = torch.argsort(order).to(q.device) if rounding.number else slice(None)
-        outs.append(rounding.taken(out.detach()[:, :, as_asked], back_v))
+        outs.append(in_values.taken(out.detach(), back_v))
         if lse is not None:
-            lses.append(lse.detach().expand(p.batch, p.num_heads, -1)[:, :, as_asked])
+            lses.append(lse.detach().expand(p.batch, p.num_heads, block.numel()))
     shape = (p.batch, p.num_heads, 0)
     out = torch.cat(outs, dim=2) if outs else q.new_zeros(*shape, p.head_dim_v)
     lse = torch.cat(lses, dim=2) if semantics.has_lse and lses else None
@@ -145,8 +141,8 @@ def baseline(
     """Evaluate the plain computation in the inputs' own dtype: what an error budget is measured by.
 
     Same arguments as ``truth``, and ``rounding``: 0 is the computation as written down. Each other number is
-    the same computation rounded elsewhere: rows, keys and the elements of heads are summed in an order of its
-    own, and what is stored is stored in a unit of its own (``Semantics.in_unit``).
+    the same computation rounded elsewhere: the elements of heads are summed in an order of its own, and what is
+    stored is stored in a unit of its own (``Semantics.in_unit``), so that the sums over keys round anew too.
     """
     function, anew = semantics.baseline, Rounding()
     if rounding and semantics.in_unit is not None:

@@ -63,8 +63,8 @@ class Semantics:
     gives the gradients of chosen keys over all queries, from out and lse. ``by_position`` is false where the
     places of keys say only which of them are seen: a full ring buffer need not be put in order then.
     ``in_unit(unit)`` is the baseline keeping what it stores in multiples of ``unit``, which rounds it
-    elsewhere; stating it also says that keys, and the elements of heads, may come in any order. Without it
-    the baseline is one sample of its rounding.
+    elsewhere; stating it also says that the elements of heads may come in any order. Without it the baseline
+    is one sample of its rounding.
     """
 
     name: str

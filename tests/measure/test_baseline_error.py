@@ -87,7 +87,7 @@ BUGS: dict[str, dict[str, Any]] = {
     "non-causal": {"mask": "full"},
 }
 SHOWN = {"float32": set(BUGS), "float16": {"causal off by one", "non-causal"}}
-"""Float16 rounds scores of ±1000 by up to 0.25: a wrong scale is no more than that, and less shows in dq and dk."""
+"""Float16 rounds scores of ±1000 by up to 0.25: a wrong scale is no more, and less is seen in dq and dk."""
 SHOWN_BY = {"float32": {"out", "dq", "dk", "dv"}, "float16": {"out", "dv"}}
 
 
