@@ -141,8 +141,8 @@ def baseline(
     """Evaluate the plain computation in the inputs' own dtype: what an error budget is measured by.
 
     Same arguments as ``truth``, and ``rounding``: 0 is the computation as written down. Each other number is
-    the same computation rounded elsewhere: the elements of heads are summed in an order of its own, and what is
-    stored is stored in a unit of its own (``Semantics.in_unit``), so that the sums over keys round anew too.
+    the same computation rounded elsewhere: the elements of heads are summed in an order of its own, and what
+    is stored is stored in a unit of its own (``Semantics.in_unit``), so that sums over keys round anew too.
     """
     function, anew = semantics.baseline, Rounding()
     if rounding and semantics.in_unit is not None:
