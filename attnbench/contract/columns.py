@@ -106,7 +106,6 @@ def column_gradients(
     """
     p, place, anew = problem, q.device, Rounding(rounding)
     dims, dims_v = anew.order(p.head_dim), anew.order(p.head_dim_v)
-    units = {} if anew.unit == 1 else {"unit": anew.unit}
     wide = torch.promote_types(dtype, torch.float32)
     chosen = columns.to(place)
     k, v = (anew.taken(x.detach()[:, :, chosen].to(dtype), order) for x, order in ((k, dims), (v, dims_v)))
@@ -124,15 +123,17 @@ def column_gradients(
             continue
         here = near.to(place)
         block = slice(first, first + rows.numel())
+        k_block, v_block = (x[:, :, here].repeat_interleave(p.group_size, dim=1) for x in (k, v))
         part = function(
             anew.taken(q.detach()[:, :, block].to(dtype), dims),
-            *(x[:, :, here].repeat_interleave(p.group_size, dim=1) for x in (k, v)),
+            k_block,
+            v_block,
             anew.taken(out.detach()[:, :, block], dims_v),
             lse.detach()[:, :, block],
             anew.taken(grad_out.detach()[:, :, block], dims_v),
             problem=p,
             visible=visible_matrix(p, place, rows, chosen[here]),
-            **units,
+            unit=anew.unit,
         )
         for total, heads in ((dk, part.dk), (dv, part.dv)):
             total[:, :, here] += heads.unflatten(1, (p.num_kv_heads, p.group_size)).sum(dim=2)

@@ -76,10 +76,13 @@ def _evaluate(
         if grad_out is not None and dq is not None and dk is not None and dv is not None and out.numel():
             given = in_values.taken(grad_out[:, :, here].to(out.dtype), dims_v)
             grads = torch.autograd.grad(out, (q_block, k_block, v_block), given, allow_unused=True)
-            places = (dq, here, back), (dk, keys, back), (dv, keys, back_v)
-            for (total, place, columns), part in zip(places, grads, strict=True):
+            for total, place, elements, part in (
+                (dq, here, back, grads[0]),
+                (dk, keys, back, grads[1]),
+                (dv, keys, back_v, grads[2]),
+            ):
                 if part is not None:
-                    total[:, :, place] += rounding.taken(part, columns)
+                    total[:, :, place] += rounding.taken(part, elements)
         outs.append(in_values.taken(out.detach(), back_v))
         if lse is not None:
             lses.append(lse.detach().expand(p.batch, p.num_heads, block.numel()))

@@ -32,10 +32,9 @@ def _largest_error(result: Tensor, truth: Tensor) -> float:
     return float(difference.nan_to_num_(nan=0, posinf=0).max())
 
 
-def _is_settled(errors: Mapping[str, float], truth: Results, dtype: torch.dtype) -> bool:
+def _is_settled(errors: Mapping[str, float], truth: Mapping[str, Tensor], dtype: torch.dtype) -> bool:
     def floors(name: str) -> float:
-        exact = truth[name]
-        size = float(exact.abs().nan_to_num(posinf=0).max()) if exact is not None and exact.numel() else 0.0
+        size = float(truth[name].abs().nan_to_num(posinf=0).max()) if truth[name].numel() else 0.0
         return multiple_of(name) * errors[name] / budget_floor(size, dtype)
 
     return all(floors(name) <= SETTLED for name in errors)
@@ -48,29 +47,25 @@ def affordable_roundings(pairs: int) -> int:
 
 def farthest(
     evaluate: Callable[[int], Results], truth: Results, *, dtype: torch.dtype, most: int
-) -> dict[str, Tensor | None]:
+) -> dict[str, Tensor]:
     """Return each tensor of the plain computation as the rounding gave it that is farthest from the truth.
 
     Args:
         evaluate: the plain computation, rounded the given way (0, 1, 2, …), by name of tensor.
-        truth: float64, by name; None where there is no such tensor.
+        truth: float64, by name.
         dtype: of the case.
         most: evaluations.
     """
-    kept = dict(evaluate(0))
-    known = {name: exact for name, exact in truth.items() if exact is not None and kept[name] is not None}
-
-    def error(results: Results, name: str) -> float:
-        result = results[name]
-        return 0.0 if result is None else _largest_error(result, known[name])
-
-    errors = {name: error(kept, name) for name in known}
-    for rounding in range(1, most):
-        if rounding >= FEWEST and _is_settled(errors, known, dtype):
+    exact = {name: tensor for name, tensor in truth.items() if tensor is not None}
+    kept: dict[str, Tensor] = {}
+    errors: dict[str, float] = {}
+    for rounding in range(most):
+        if rounding >= FEWEST and _is_settled(errors, exact, dtype):
             break
-        results = evaluate(rounding)
-        for name in known:
-            found = error(results, name)
-            if found > errors[name]:
-                kept[name], errors[name] = results[name], found
+        for name, result in evaluate(rounding).items():
+            if result is None or name not in exact:
+                continue
+            error = _largest_error(result, exact[name])
+            if name not in kept or error > errors[name]:
+                kept[name], errors[name] = result, error
     return kept

@@ -122,8 +122,8 @@ def _graded(
     def plainly(rounding: int) -> dict[str, Tensor]:
         # out and lse are known to half an ulp, and so is the truth that is made of them: the baseline is
         # given statistics that are off by as much, so that its error holds what is unknown of the truth.
-        near = (_within_half_an_ulp(x, settings.seed + rounding) for x in (out, lse))
-        return evaluated(*near, dtype, rounding)
+        near_out, near_lse = (_within_half_an_ulp(x, settings.seed + rounding) for x in (out, lse))
+        return evaluated(near_out, near_lse, dtype, rounding)
 
     truth = evaluated(out, lse, torch.float64)
     roundings = affordable_roundings(p.pairs() * columns.numel() // max(1, p.seqlen_k))

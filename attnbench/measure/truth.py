@@ -187,7 +187,7 @@ def make_yardstick(
     pairs = problem.pairs() * exact.out.shape[2] // max(1, problem.seqlen_q)
     roundings = 1 if semantics.in_unit is None else affordable_roundings(pairs)
     plain = farthest(rounded, exact._asdict(), dtype=q.dtype, most=roundings)
-    yardstick = Yardstick(exact, Truth(**plain), rows, bounds)
+    yardstick = Yardstick(exact, Truth._make(map(plain.get, Truth._fields)), rows, bounds)
     if folder is not None:
         _keep(folder, name, _flatten(yardstick))
     return yardstick
