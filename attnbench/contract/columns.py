@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .hidden import hidden_keys, keys_near, queries_near, visible_matrix
 from .problem import Problem
+from .rounding import Rounding, stored_scores
 
 BLOCK_BYTES = 1 << 26
 """Size of one block of float64 scores."""
@@ -39,10 +40,12 @@ class ColumnFunction(Protocol):
         *,
         problem: Problem,
         visible: Tensor,
+        unit: float = 1.0,
     ) -> Columns:
         """q ``[B, H, R, D]``, out and grad_out ``[B, H, R, Dv]``, lse ``[B, H, R]``; k, v ``[B, H, C, …]``
         already repeated to H heads. ``visible`` broadcasts to ``[B, H, R, C]``. The dtype of q decides:
-        float64 for the truth, the case's own for the baseline.
+        float64 for the truth, the case's own for the baseline. What is stored is kept in multiples of
+        ``unit``.
         """
 
 
@@ -56,15 +59,17 @@ def softmax_columns(
     *,
     problem: Problem,
     visible: Tensor,
+    unit: float = 1.0,
 ) -> Columns:
     """P = exp(S - lse), dV = Pᵀ dO, dS = P ∘ (dO Vᵀ - rowsum(dO ∘ O)), dK = scale · dSᵀ Q.
 
-    Scores, weights and their gradients are stored in the dtype of q, every sum is in float32 (or better).
+    Scores (in multiples of ``unit``), weights and their gradients are stored in the dtype of q, every sum is
+    in float32 (or better).
     Source: FlashAttention-2, arXiv 2307.08691, algorithm 2.
     """
     dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+    scores = stored_scores(q, k, problem.softmax_scale, unit)
     q, k, v, out, lse, grad_out = (x.to(wide) for x in (q, k, v, out, lse, grad_out))
-    scores = (q @ k.transpose(-1, -2) * problem.softmax_scale).to(dtype).to(wide)
     weights = (scores - lse[..., None]).exp().masked_fill(~visible, 0).to(dtype).to(wide)
     dp = (grad_out @ v.transpose(-1, -2)).to(dtype).to(wide)
     ds = (weights * (dp - (grad_out * out).sum(dim=-1, keepdim=True))).to(dtype).to(wide)
@@ -100,6 +105,7 @@ def column_gradients(
     columns: Tensor,
     dtype: torch.dtype,
     known: Callable[[Tensor], Tensor] = _as_given,
+    rounding: int = 0,
 ) -> Columns:
     """Evaluate dk and dv of the keys ``columns`` (1-d, sorted) over all queries, a block of rows at a time.
 
@@ -117,11 +123,13 @@ def column_gradients(
         columns: positions of keys.
         dtype: to compute in: float64 for the truth, else the baseline's, whose results come in that dtype.
         known: what of a block of out or lse is known; default as they are.
+        rounding: in which order the elements of heads are summed, in which unit scores are stored.
     """
-    p, place = problem, q.device
+    p, place, anew = problem, q.device, Rounding(rounding)
+    dims, dims_v = anew.order(p.head_dim), anew.order(p.head_dim_v)
     wide = torch.promote_types(dtype, torch.float32)
     chosen = columns.to(place)
-    k, v = (x.detach()[:, :, chosen].to(dtype) for x in (k, v))
+    k, v = (anew.taken(x.detach()[:, :, chosen].to(dtype), order) for x, order in ((k, dims), (v, dims_v)))
     hidden = hidden_keys(p, place)
     if hidden is not None:
         k, v = (x.masked_fill(hidden[:, :, chosen, None], 0) for x in (k, v))
@@ -133,13 +141,16 @@ def column_gradients(
         near = torch.nonzero((columns >= seen.start) & (columns < seen.stop))[:, 0]
         rows, block, here = torch.arange(first, last), slice(first, last), near.to(place)
         part = function(
-            q.detach()[:, :, block].to(dtype),
+            anew.taken(q.detach()[:, :, block].to(dtype), dims),
             *(x[:, :, here].repeat_interleave(p.group_size, dim=1) for x in (k, v)),
-            *(known(x.detach()[:, :, block]) for x in (out, lse)),
-            grad_out.detach()[:, :, block],
+            anew.taken(known(out.detach()[:, :, block]), dims_v),
+            known(lse.detach()[:, :, block]),
+            anew.taken(grad_out.detach()[:, :, block], dims_v),
             problem=p,
             visible=visible_matrix(p, place, rows, chosen[here]),
+            unit=anew.unit,
         )
         for total, heads in ((dk, part.dk), (dv, part.dv)):
             total[:, :, here] += heads.unflatten(1, (p.num_kv_heads, p.group_size)).sum(dim=2)
-    return Columns(dk.to(dtype), dv.to(dtype))
+    back, back_v = torch.argsort(dims), torch.argsort(dims_v)
+    return Columns(anew.taken(dk, back).to(dtype), anew.taken(dv, back_v).to(dtype))

@@ -1,7 +1,8 @@
 """Semantics applied to whole tensors, row block by row block: the float64 truth and the baseline.
 
 In: q ``[B, H, Sq, D]``, k ``[B, G, Sk, D]``, v ``[B, G, Sk, Dv]`` in any dtype. Out: float64 truth, or a
-baseline in the inputs' own dtype, on all query rows or on sampled ones, with gradients if asked.
+baseline in the inputs' own dtype, on all query rows or on sampled ones, with gradients if asked. The baseline
+can be rounded anew: in another order of its sums, and with what it stores in another unit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from .hidden import hidden_keys, keys_near, visible_matrix, zero_hidden
 from .implementation import AttentionOutput
 from .joining import Attended, attend_in_parts, attend_whole
 from .problem import Problem
+from .rounding import Rounding
 from .semantics import BlockFunction, Semantics
 
 BLOCK_BYTES = 1 << 26
@@ -88,22 +90,41 @@ def _keys_of(blocks: list[_Block], seqlen_k: int) -> Tensor | None:
     return None if bool(seen.all()) else seen
 
 
+class _Order:
+    """An order in which the elements of heads are taken, and back."""
+
+    def __init__(self, rounding: Rounding, n: int) -> None:
+        self._rounding, self._order = rounding, rounding.order(n)
+        self._back = torch.argsort(self._order)
+
+    def taken(self, x: Tensor) -> Tensor:
+        return self._rounding.taken(x, self._order)
+
+    def restored(self, x: Tensor) -> Tensor:
+        return self._rounding.taken(x, self._back)
+
+
 class _Inputs(NamedTuple):
-    """What a block is made from: widened, and with hidden slots zero, a block at a time."""
+    """What a block is made from: widened, in the order of sums, and with hidden slots zero, a block at a
+    time.
+    """
 
     q: Tensor
     k: Tensor
     v: Tensor
     hidden: Tensor | None
     dtype: torch.dtype
+    of_heads: _Order
+    of_values: _Order
 
     def queries(self, rows: Tensor) -> Tensor:
         """Return the queries at these places."""
-        return self.q.detach()[:, :, rows].to(self.dtype)
+        return self.of_heads.taken(self.q.detach()[:, :, rows].to(self.dtype))
 
     def keys(self, keys: slice) -> tuple[Tensor, Tensor]:
         """Return keys and values."""
         k, v = (x.detach()[:, :, keys].to(self.dtype) for x in (self.k, self.v))
+        k, v = self.of_heads.taken(k), self.of_values.taken(v)
         if self.hidden is None:
             return k, v
         hidden = self.hidden[:, :, keys, None]
@@ -121,13 +142,17 @@ def _evaluate(
     rows: Tensor | None,
     params: Mapping[str, Tensor] | None,
     dtype: torch.dtype,
+    rounding: Rounding,
 ) -> Truth:
     p, gradients = problem, grad_out is not None
     index = torch.arange(p.seqlen_q) if rows is None else rows.cpu()
     blocks = list(_blocks(p, index, semantics))
     keys = _keys_of(blocks, p.seqlen_k) if gradients and rows is not None else None
     places = None if keys is None else keys.cumsum(0)
-    given = _Inputs(q, k, v, hidden_keys(p, q.device), dtype)
+    # Nothing sums over the elements of values but a backward pass.
+    in_values = rounding if gradients else Rounding()
+    of_heads, of_values = _Order(rounding, p.head_dim), _Order(in_values, p.head_dim_v)
+    given = _Inputs(q, k, v, hidden_keys(p, q.device), dtype, of_heads, of_values)
     # Sums over blocks are float32's or better, as all sums are.
     wide = torch.promote_types(dtype, torch.float32)
     num_keys = p.seqlen_k if keys is None else int(keys.sum())
@@ -147,7 +172,7 @@ def _evaluate(
             out, lse = function(q_block, wide_k, wide_v, problem=p, visible=visible, params=params)
             return out, lse, (q_block, k_block, v_block)
 
-        upstream = None if grad_out is None else grad_out[:, :, here]
+        upstream = None if grad_out is None else of_values.taken(grad_out[:, :, here])
         parts = block.parts(_most_keys(p, semantics))
         if len(parts) == 1:
             found = attend_whole(attend, parts[0], upstream)
@@ -155,14 +180,14 @@ def _evaluate(
             found = attend_in_parts(attend, parts, upstream)
         for part, part_dk, part_dv in found.of_keys:
             place = part if places is None else _among(part, places)
-            for total, gradient in ((dk, part_dk), (dv, part_dv)):
+            for total, gradient in ((dk, of_heads.restored(part_dk)), (dv, of_values.restored(part_dv))):
                 if total is not None:
                     total[:, :, place] += gradient
-        outs.append(found.out)
+        outs.append(of_values.restored(found.out))
         if semantics.has_lse and found.lse is not None:
             lses.append(found.lse.expand(p.batch, p.num_heads, queries.numel()))
         if found.dq is not None:
-            dqs.append(found.dq)
+            dqs.append(of_heads.restored(found.dq))
     shape = (p.batch, p.num_heads, 0)
     out = torch.cat(outs, dim=2) if outs else q.new_zeros(*shape, p.head_dim_v, dtype=dtype)
     lse = torch.cat(lses, dim=2) if lses else None
@@ -201,7 +226,17 @@ def truth(
     """
     wide_params = None if params is None else {name: value.double() for name, value in params.items()}
     return _evaluate(
-        semantics.reference, semantics, q, k, v, problem, grad_out, rows, wide_params, torch.float64
+        semantics.reference,
+        semantics,
+        q,
+        k,
+        v,
+        problem,
+        grad_out,
+        rows,
+        wide_params,
+        torch.float64,
+        Rounding(),
     )
 
 
@@ -215,12 +250,19 @@ def baseline(
     grad_out: Tensor | None = None,
     rows: Tensor | None = None,
     params: Mapping[str, Tensor] | None = None,
+    rounding: int = 0,
 ) -> Truth:
     """Evaluate the plain computation in the inputs' own dtype: what an error budget is measured by.
 
-    Same arguments as ``truth``.
+    Same arguments as ``truth``, and ``rounding``: 0 is the computation as written down. Each other number is
+    the same computation rounded elsewhere: the elements of heads are summed in an order of its own, and what
+    is stored is stored in a unit of its own (``Semantics.in_unit``), so that sums over keys round anew too.
     """
-    return _evaluate(semantics.baseline, semantics, q, k, v, problem, grad_out, rows, params, q.dtype)
+    function, anew = semantics.baseline, Rounding()
+    if rounding and semantics.in_unit is not None:
+        anew = Rounding(rounding)
+        function = semantics.in_unit(anew.unit)
+    return _evaluate(function, semantics, q, k, v, problem, grad_out, rows, params, q.dtype, anew)
 
 
 def definition(

@@ -6,6 +6,7 @@ of the tensors decides: float64 for the truth, the case's own for the baseline. 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +17,7 @@ from .bounds import linear_bounds, softmax_bounds
 from .columns import ColumnFunction, softmax_columns
 from .implementation import AttentionOutput
 from .problem import Problem
+from .rounding import stored_scores
 
 
 class BoundFunction(Protocol):
@@ -63,6 +65,9 @@ class Semantics:
     ``joins`` says that both functions return as ``lse`` the logarithm of the sum of their weights,
     differentiable, so that rows over many keys can be joined from parts (``joining.py``), whether or not
     ``lse`` is a result (``has_lse``).
+    ``in_unit(unit)`` is the baseline keeping what it stores in multiples of ``unit``, which rounds it
+    elsewhere; stating it also says that the elements of heads may come in any order. Without it the baseline
+    is one sample of its rounding.
     """
 
     name: str
@@ -71,6 +76,7 @@ class Semantics:
     approximates: "Semantics | None" = None
     bound: BoundFunction | None = None
     columns: ColumnFunction | None = None
+    in_unit: Callable[[float], BlockFunction] | None = None
     has_lse: bool = True
     local_keys: bool = True
     by_position: bool = True
@@ -106,11 +112,10 @@ class _PlainSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, unit: float
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(q.dtype, torch.float32)
-        scores = (q.to(wide) @ k.to(wide).transpose(-1, -2) * scale).to(q.dtype).to(wide)
-        scores = scores.masked_fill(~visible, -torch.inf)
+        scores = stored_scores(q, k, scale, unit).masked_fill(~visible, -torch.inf)
         some = visible.any(dim=-1, keepdim=True)
         scores = scores.masked_fill(~some, 0)
         lse = torch.logsumexp(scores, dim=-1, keepdim=True)
@@ -123,7 +128,9 @@ class _PlainSoftmax(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(
+        ctx: Any, grad_out: Tensor, grad_lse: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
         q, k, v, out, weights = ctx.saved_tensors
         dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
         q, k, v, out, weights, grad_out = (x.to(wide) for x in (q, k, v, out, weights, grad_out))
@@ -133,7 +140,7 @@ class _PlainSoftmax(torch.autograd.Function):
         ds = (weights * (dp - drop)).to(dtype).to(wide)
         dq = ds @ k * ctx.scale
         dk = ds.transpose(-1, -2) @ q * ctx.scale
-        return dq.to(dtype), dk.to(dtype), dv.to(dtype), None, None
+        return dq.to(dtype), dk.to(dtype), dv.to(dtype), None, None, None
 
 
 def _softmax_baseline(
@@ -144,10 +151,11 @@ def _softmax_baseline(
     problem: Problem,
     visible: Tensor,
     params: Mapping[str, Tensor] | None = None,
+    unit: float = 1.0,
 ) -> AttentionOutput:
-    """The same in the inputs' dtype, as anybody would write it down."""
+    """The same in the inputs' dtype, as anybody would write it down; scores in multiples of ``unit``."""
     apply: Callable[..., tuple[Tensor, Tensor]] = _PlainSoftmax.apply
-    out, lse = apply(q, k, v, visible, problem.softmax_scale)
+    out, lse = apply(q, k, v, visible, problem.softmax_scale, unit)
     return AttentionOutput(out, lse)
 
 
@@ -183,10 +191,14 @@ def _linear_baseline(
     problem: Problem,
     visible: Tensor,
     params: Mapping[str, Tensor] | None = None,
+    unit: float = 1.0,
 ) -> AttentionOutput:
-    """The same with features and weights stored in the inputs' dtype and every sum in float32 (or better)."""
+    """The same with features and weights stored in the inputs' dtype and every sum in float32 (or better).
+
+    Features are kept in multiples of ``unit``, of which the quotient knows nothing.
+    """
     wide = torch.promote_types(q.dtype, torch.float32)
-    features_q, features_k = (_feature(x.to(wide)).to(x.dtype).to(wide) for x in (q, k))
+    features_q, features_k = ((_feature(x.to(wide)) * unit).to(x.dtype).to(wide) for x in (q, k))
     weights = (features_q @ features_k.transpose(-1, -2)).masked_fill(~visible, 0)
     total = weights.sum(dim=-1, keepdim=True)
     out = (weights.to(q.dtype).to(wide) @ v.to(wide)) / torch.where(total == 0, 1, total)
@@ -208,6 +220,7 @@ SOFTMAX = Semantics(
     _softmax_baseline,
     bound=softmax_bounds,
     columns=softmax_columns,
+    in_unit=lambda unit: partial(_softmax_baseline, unit=unit),
     by_position=False,
     joins=True,
 )
@@ -217,6 +230,7 @@ LINEAR_ELU = Semantics(
     _linear_baseline,
     approximates=SOFTMAX,
     bound=linear_bounds,
+    in_unit=lambda unit: partial(_linear_baseline, unit=unit),
     has_lse=False,
     by_position=False,
     joins=True,

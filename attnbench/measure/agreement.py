@@ -29,6 +29,16 @@ MULTIPLES = {"out": 2, "lse": 2}
 GRADIENT_MULTIPLE = 3
 
 
+def multiple_of(name: str) -> int:
+    """Return m: how many times the baseline's error a tensor may be off by."""
+    return MULTIPLES.get(name, GRADIENT_MULTIPLE)
+
+
+def budget_floor(largest: float, dtype: torch.dtype) -> float:
+    """Return what a budget holds however exact the baseline is, given the truth's largest element."""
+    return max(2 * torch.finfo(dtype).eps * largest, ABSOLUTE_FLOOR)
+
+
 def grade(
     actual: Tensor,
     reference: Tensor,
@@ -66,9 +76,8 @@ def grade(
         found.add(actual, reference, plain)
     else:
         found.add_where(held, actual, reference, plain)
-    multiple = MULTIPLES.get(name, GRADIENT_MULTIPLE)
-    rounding = max(2 * torch.finfo(dtype).eps * found.largest, ABSOLUTE_FLOOR)
-    budget = min(multiple * found.base_error, bound) + rounding
+    multiple = multiple_of(name)
+    budget = min(multiple * found.base_error, bound) + budget_floor(found.largest, dtype)
     used = found.max_abs_error / budget
     rms, rms_budget = found.rms_relative_error, None
     if found.largest > ABSOLUTE_FLOOR:

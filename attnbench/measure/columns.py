@@ -20,6 +20,7 @@ from attnbench.model.weights import generator_for
 from attnbench.plan.settings import MeasureSettings
 
 from .agreement import grade, worst_verdict
+from .baseline_error import affordable_roundings, farthest
 from .record import Agreement, Error
 from .truth import affordable, sample_rows
 from .workload import Outputs, Workload
@@ -112,11 +113,16 @@ def _graded(
     evaluated = partial(
         column_gradients, function, q, k, v, outputs.out, lse, grad_out, problem=p, columns=columns
     )
+
+    def plainly(rounding: int) -> dict[str, Tensor]:
+        # out and lse are known to half an ulp, and so is the truth that is made of them: the baseline is
+        # given statistics that are off by as much, so that its error holds what is unknown of the truth.
+        off = partial(_within_half_an_ulp, generator=generator_for(settings.seed + rounding, "rounding"))
+        return evaluated(dtype=dtype, known=off, rounding=rounding)._asdict()
+
     truth = evaluated(dtype=torch.float64)._asdict()
-    # out and lse are known to half an ulp, and so is the truth that is made of them: the baseline is given
-    # statistics that are off by as much, so that its error holds what is unknown of the truth.
-    off = partial(_within_half_an_ulp, generator=generator_for(settings.seed, "rounding"))
-    plain = evaluated(dtype=dtype, known=off)._asdict()
+    roundings = affordable_roundings(p.pairs() * columns.numel() // max(1, p.seqlen_k))
+    plain = farthest(plainly, truth, dtype=dtype, most=roundings)
     gradients = outputs.gradients or {}
     graded = {}
     for name, exact in truth.items():

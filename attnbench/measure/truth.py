@@ -25,6 +25,8 @@ from attnbench.contract.hidden import zero_hidden
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import Semantics
 
+from .baseline_error import Results, affordable_roundings, farthest
+
 EDGES = (0, 1, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256)
 """Rows at both sides of common tile borders, always in a sample."""
 ALWAYS_AFFORDABLE = 32
@@ -32,7 +34,8 @@ ALWAYS_AFFORDABLE = 32
 
 class Yardstick(NamedTuple):
     """What a result is measured by: ``truth`` and ``plain`` hold out, lse and dq on ``rows`` (None for all),
-    and dk and dv on the keys near them.
+    and dk and dv on the keys near them. Each tensor of ``plain`` is of that rounding which is farthest from
+    the truth.
     """
 
     truth: Truth
@@ -89,7 +92,7 @@ def _name(
         for function in (semantics.reference, semantics.baseline)
     ]
     identity = [
-        [semantics.name, functions],
+        [semantics.name, functions, semantics.in_unit is not None],
         p.mask.to_dict(),
         [p.batch, p.num_heads, p.num_kv_heads, p.seqlen_q, p.seqlen_k, p.head_dim, p.head_dim_v],
         [p.dtype, p.device, p.scale, p.key_lengths, p.query_start, p.needs_gradients],
@@ -157,15 +160,37 @@ def make_yardstick(
     if folder is not None:
         with suppress(OSError, SafetensorError):
             return _unflatten(load_file(folder / f"{name}.safetensors", device=str(q.device)), bounds)
+    exact = truth(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows, params=params)
+
+    def rounded(rounding: int) -> Results:
+        return _results(
+            baseline(
+                semantics,
+                q,
+                k,
+                v,
+                problem=problem,
+                grad_out=grad_out,
+                rows=rows,
+                params=params,
+                rounding=rounding,
+            )
+        )
+
+    pairs = problem.pairs() * exact.out.shape[2] // max(1, problem.seqlen_q)
+    roundings = 1 if semantics.in_unit is None else affordable_roundings(pairs)
+    plain = farthest(rounded, _results(exact), dtype=q.dtype, most=roundings)
     yardstick = Yardstick(
-        truth(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows, params=params),
-        baseline(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows, params=params),
-        rows,
-        bounds,
+        exact, exact._replace(**{name: plain.get(name) for name in _results(exact)}), rows, bounds
     )
     if folder is not None:
         _keep(folder, name, _flatten(yardstick))
     return yardstick
+
+
+def _results(found: Truth) -> Results:
+    """Return what was computed; which keys it is on says the truth."""
+    return {name: tensor for name, tensor in found._asdict().items() if name != "keys"}
 
 
 def exact_out(
