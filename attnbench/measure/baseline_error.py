@@ -43,7 +43,7 @@ def _is_settled(errors: Mapping[str, float], truth: Mapping[str, Tensor], dtype:
 
 
 def affordable_roundings(pairs: int) -> int:
-    """Return how often a computation that costs so many scores may be rounded: once where it costs seconds."""
+    """Return how often a computation of so many scores may be rounded: once where it costs seconds."""
     if pairs > MANY_PAIRS:
         return 1
     return max(FEWEST, min(MOST, PAIRS // max(1, pairs)))
