@@ -5,6 +5,7 @@ none adds to.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from attnbench.analysis.clocks import judged_by_clock
 from attnbench.analysis.facets import Facet, constants_of, facets_of, untold_of
 from attnbench.analysis.frontier import Frontier, frontiers
 from attnbench.analysis.metrics import METRICS, Metric
@@ -55,7 +56,7 @@ def build_report(runs: Sequence[Run]) -> Report:
     """Return what there is to say about one run, or about several side by side."""
     labels = run_labels([run.path for run in runs])
     labelled = dict(zip(labels, runs, strict=True))
-    rows = rows_of(labelled)
+    rows = judged_by_clock(rows_of(labelled))
     facts = tuple(run_facts(label, run) for label, run in labelled.items())
     facets = facets_of(rows)
     return Report(

@@ -22,6 +22,7 @@ from attnbench.measure.record import (
     Quality,
     Record,
     Share,
+    Telemetry,
     Traffic,
 )
 from attnbench.run.store import Run
@@ -79,6 +80,9 @@ class CaseRow:
     """Whether the interval is that of the samples of one launch."""
     latency_verdict: tuple[str, ...] = ()
     launches: int | None = None
+    sm_clock_mhz: float | None = None
+    usual_sm_clock_mhz: float | None = None
+    """Of the run, by `clocks.py`."""
     peak_bytes: int | None = None
     peak_increment_bytes: int | None = None
     predicted_peak_bytes: int | None = None
@@ -185,6 +189,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         one_launch=one_launch,
         latency_verdict=tuple(clean_text(word) for word in latency.verdict or ()),
         launches=_whole(latency.launches),
+        sm_clock_mhz=_positive((record.telemetry or Telemetry()).sm_clock_mhz),
         peak_bytes=_whole(memory.peak_bytes),
         peak_increment_bytes=_whole(memory.peak_increment_bytes),
         predicted_peak_bytes=_whole(memory.predicted_peak_bytes),

@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from attnbench.analysis.clocks import VALID
 from attnbench.analysis.facets import Facet, facets_of, group_title, untold_of
 from attnbench.analysis.metrics import Metric
 from attnbench.analysis.rows import CaseRow
 
-VALID = "valid"
 SERIES_IN_A_PANEL = 9
 """Masks share a panel only up to this many curves."""
 

@@ -24,22 +24,24 @@ from .verdicts import judge
 from .workload import Outputs, Workload
 
 
-def timer_for(workload: Workload) -> Timer:
-    """Return the timer of the workload's device: on a GPU the best one that works for the call."""
+def timer_for(workload: Workload, first: str | None = None) -> Timer:
+    """Return the timer of the workload's device: on a GPU the best one that works for the call, or ``first``
+    if that one does.
+    """
     if workload.device.type != "cuda":
         return CpuTimer()
     stream, cache = CudaStream(workload.device), workload.case.cache
-    graph = GraphTimer(stream, CudaGraphs(workload.device), cache)
-    return Ladder(CuptiTimer(stream, cache), graph, CudaTimer(stream, cache))
+    graph = GraphTimer(stream, cache, graphs=CudaGraphs(workload.device))
+    return Ladder(CuptiTimer(stream, cache), graph, CudaTimer(stream, cache), first)
 
 
 def measure_latency(
     workload: Workload,
     settings: MeasureSettings,
     *,
+    unavailable: dict[str, str],
     timer: Timer | None = None,
     plausible_floor_ms: float | None = None,
-    unavailable: dict[str, str] | None = None,
 ) -> tuple[Latency, Telemetry]:
     """Time the workload's call until its median is known to 1 %, or a launch's part of the budget ends.
 
@@ -57,8 +59,7 @@ def measure_latency(
             copies=workload.copies,
         )
         timing = timer.time(task, rule, settings.warmup_s)
-    if unavailable is not None:
-        unavailable.update({f"latency.{name}": why for name, why in timing.passed_over.items()})
+    timing.say_passed_over("latency", unavailable)
     if min(timing.samples_ms, default=0.0) <= 0:  # a time of 0 is one that the timer could not tell
         timing = dataclasses.replace(timing, samples_ms=[], below_resolution=True)
     verdict = judge(
@@ -78,9 +79,11 @@ def measure_latency(
 def time_and_keep(
     workload: Workload,
     settings: MeasureSettings,
-    measure: Callable[[Workload, MeasureSettings], tuple[Latency, Telemetry]] = measure_latency,
+    measure: Callable[[Workload, MeasureSettings], tuple[Latency, Telemetry]],
 ) -> tuple[Latency, Telemetry, torch.Tensor]:
-    """Time the workload's call; return also the output of the last one, which may have become another."""
+    """Time the workload's call with ``measure``; return also the output of the last one, which may have
+    become another.
+    """
     last: list[torch.Tensor] = []
 
     def keeping() -> Outputs:

@@ -132,11 +132,13 @@ def _bounds(workload: Workload, record: Record, latency: Latency, ceilings: Ceil
     bytes_per_s = ceilings.memory_bytes_per_s
     if bytes_per_s is not None and workload.level == "attention" and ceilings.cache_bytes is not None:
         problem = workload.problem
-        spared = ceilings.cache_bytes
-        if latency.cache == "cold":
-            spared = min(spared, _written_bytes(problem))
-        # What needs no more than a state, as linear attention while it decodes, states less than the problem.
-        least_bytes = min(compulsory_bytes(problem), workload.attentions[0].cost.compulsory_bytes)
+        least_bytes, written = compulsory_bytes(problem), _written_bytes(problem)
+        # What needs no more than a state, as linear attention while it decodes, states less than the problem;
+        # it writes no more than it reads.
+        stated = workload.attentions[0].cost.compulsory_bytes
+        if stated < least_bytes:
+            least_bytes, written = stated, max(written, stated // 2)
+        spared = min(ceilings.cache_bytes, written) if latency.cache == "cold" else ceilings.cache_bytes
         yield Bound(least_bytes - spared, "B", bytes_per_s, "memory")
 
 

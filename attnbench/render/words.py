@@ -5,10 +5,12 @@ terminal.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
+from attnbench.analysis.clocks import below_usual
 from attnbench.analysis.facets import DECODE, Facet, facet_title, group_title
 from attnbench.analysis.metrics import LATENCY
 from attnbench.analysis.overtaking import Overtaking
 from attnbench.analysis.report import Report
+from attnbench.analysis.rows import CaseRow
 from attnbench.analysis.summary import Failure, LocalExponent, Ranking, Summary
 from attnbench.render.model_words import share_words
 from attnbench.render.numbers import (
@@ -236,6 +238,25 @@ def doubt_sentence(summary: Summary) -> str:
     if not parts:
         return ""
     return f"Of {plural(summary.timed, 'latency', 'latencies')}, take with care: {', '.join(parts)}."
+
+
+def clock_words(row: CaseRow) -> str:
+    """Return how far the SM clock of a case was below the usual one of its run; empty if it was not."""
+    part = below_usual(row)
+    if not part:
+        return ""
+    usual_mhz = f"{row.usual_sm_clock_mhz:.0f} MHz"
+    return f"SM clock {row.sm_clock_mhz:.0f} MHz, {format_percent(part)} below the run's usual {usual_mhz}"
+
+
+def clock_sentence(summary: Summary) -> str:
+    """Return how many latencies were measured at a low clock, and the worst of them; empty if none was."""
+    if not summary.slow_clocks:
+        return ""
+    count, worst = len(summary.slow_clocks), summary.slow_clocks[0]
+    where = f"{worst.implementation} at {format_seqlen(worst.seqlen)}"
+    many = f"{plural(count, 'latency', 'latencies')} at a lower clock than is usual in the run"
+    return f"{many}; the slowest: {where}, {clock_words(worst)}."
 
 
 def other_function_sentence(summary: Summary) -> str:

@@ -10,29 +10,14 @@ from attnbench.measure.graph_timer import MOST_CALLS, WARM_CALLS, CudaGraphs, Gr
 from attnbench.measure.ladder import Ladder
 from attnbench.measure.latency import measure_latency
 from attnbench.measure.stopping import StoppingRule
-from attnbench.measure.timing import Copies, Task, Timer, UnusableTimerError, nothing
+from attnbench.measure.timing import Copies, Task, UnusableTimerError, nothing
 from attnbench.measure.workload import build_workload
 from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
-from tests.measure.fake_device import BETWEEN_NODES_NS, FakeDevice, FakeGraphs, FakeStream
+from tests.measure.fake_device import BETWEEN_NODES_NS, FakeDevice, FakeGraphs, FakeStream, Refusing, ladder
 
 RULE = StoppingRule(min_samples=30, budget_s=1)
 MIB = 1 << 20
-
-
-class Refusing:
-    """A timer that can't be used here."""
-
-    name, cache = "cupti-activity", "cold"
-
-    def time(self, task, rule, warmup_s):
-        raise UnusableTimerError("cupti-python is not installed")
-
-
-def ladder(device: FakeDevice, cache: str = "cold", activity: Timer | None = None) -> Ladder:
-    stream = FakeStream(device)
-    graph = GraphTimer(stream, FakeGraphs(device), cache, device.clock)
-    return Ladder(activity or Refusing(), graph, CudaTimer(stream, cache, device.clock))
 
 
 def task(device: FakeDevice, duration_ns: int, bytes_each: int | None = 1 * MIB, settled=nothing) -> Task:
@@ -85,6 +70,28 @@ def test_records_come_first():
     assert (timer.name, dict(timing.passed_over)) == ("cupti-activity", {})
 
 
+@pytest.mark.parametrize(("duration_ns", "first"), [(4_000, "cuda-events"), (300_000, "cuda-graph")])
+def test_launches_of_one_case_are_read_from_one_clock(duration_ns, first):
+    """Near 20 µs one process finds a call short and the next one does not."""
+    device = FakeDevice()
+    timer = ladder(device)
+    timer.first = first
+    timing = timer.time(task(device, duration_ns), RULE, 0.01)
+    assert (timer.name, dict(timing.passed_over)) == (first, {})
+    assert timing.samples_ms
+
+
+def test_a_first_timer_that_can_t_be_used_any_more_gives_way_to_the_ladder():
+    device = FakeDevice()
+    timer = ladder(device)
+    timer.first = "cupti-activity"
+    timing = timer.time(task(device, 300_000), RULE, 0.01)
+    assert (timer.name, dict(timing.passed_over)) == (
+        "cuda-events",
+        {"cupti-activity": "cupti-python is not installed"},
+    )
+
+
 def test_what_a_call_raises_is_no_reason_to_try_another_timer():
     device = FakeDevice()
 
@@ -117,7 +124,9 @@ def test_a_cold_graph_rotates_and_a_warm_one_repeats():
     for cache, captured in (("cold", 256), ("warm", WARM_CALLS)):
         device = FakeDevice()
         graphs = FakeGraphs(device, l2_bytes=4 * MIB)
-        GraphTimer(FakeStream(device), graphs, cache, device.clock).time(task(device, 4_000), RULE, 0.0)
+        GraphTimer(FakeStream(device), cache, device.clock, graphs=graphs).time(
+            task(device, 4_000), RULE, 0.0
+        )
         assert graphs.captured == captured
 
 

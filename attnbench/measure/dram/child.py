@@ -1,7 +1,7 @@
 """The process that is profiled: `python -m attnbench.measure.dram.child REQUEST`.
 
 It makes a job's call ready, then makes it once where the profiler looks. In: JSON `{job, collector, answer}`.
-Out: JSON in the file `answer`, `{"bytes": {…}}` or `{"error": words}`.
+Out: JSON in the file `answer`, `{"bytes": {…}}` or `{"error": words, "kind": forbidden, lasting or failed}`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import torch
 
+from .backend import BackendError
 from .cupti_pm import Forbidden, sample
 from .job import Job, job_from
 
@@ -66,6 +67,8 @@ def main(argument: str) -> int:
             answer = {"bytes": COLLECTORS[request["collector"]](job)}
     except Forbidden as error:
         answer = {"kind": "forbidden", "error": str(error)}
+    except BackendError as error:
+        answer = {"kind": "lasting" if error.lasting else "failed", "error": str(error)}
     except Exception as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     Path(request["answer"]).write_bytes(msgspec.json.encode(answer))

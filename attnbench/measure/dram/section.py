@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from attnbench.contract.cost import compulsory_read_bytes
+from attnbench.contract.cost import compulsory_bytes, compulsory_read_bytes
 from attnbench.measure.record import Record, Traffic
 from attnbench.measure.workload import Workload
 
@@ -55,7 +55,12 @@ def write(choice: Choice, record: Record, section: Traffic, least_read_bytes: in
 
 
 def _least_read_bytes(workload: Workload) -> int | None:
-    """What has to come from memory if nothing of it is in the cache; only attention has a closed form."""
+    """What has to come from memory if nothing of it is in the cache; only attention has a closed form.
+
+    What needs less than all keys and values, as a state does, does not say which part of it is read.
+    """
     if workload.level != "attention" or workload.case.cache != "cold":
+        return None
+    if workload.attentions[0].cost.compulsory_bytes < compulsory_bytes(workload.problem):
         return None
     return compulsory_read_bytes(workload.problem)

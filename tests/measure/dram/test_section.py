@@ -74,7 +74,14 @@ class OnGpu:
 
 @pytest.mark.parametrize(
     ("changes", "judged"),
-    [({}, True), ({"cache": "warm"}, False), ({"level": "block", "preset": "tiny"}, False)],
+    [
+        ({}, True),
+        ({"cache": "warm"}, False),
+        ({"level": "block", "preset": "tiny"}, False),
+        ({"mode": "decode", "seqlen_q": 1, "seqlen_k": 512}, True),
+        # Of 512 keys and values a state of 64 × 64 holds what is needed: fewer bytes are no mistake.
+        ({"implementation": "linear", "mode": "decode", "seqlen_q": 1, "seqlen_k": 512}, False),
+    ],
 )
 def test_reads_are_judged_where_the_least_of_them_is_known(monkeypatch, tmp_path, changes, judged):
     case = Case(**{"implementation": "naive", "seqlen_q": 16, **changes})
