@@ -56,7 +56,7 @@ def measured_words(part: ClaimPart) -> str:
     """Return the number, of an estimate with its interval, or what it takes to have one."""
     measured, unit = part.measured, part.expectation.unit
     if measured is None:
-        return f"needs {part.expectation.needs or "a GPU's run"}"
+        return f"needs {part.expectation.needs or 'a run on a GPU'}"
     if not isinstance(measured, Estimate):
         return _number(measured, unit)
     return f"{_number(measured.value, unit)} ({_number(measured.low, unit)} to {_number(measured.high, unit)})"
