@@ -98,7 +98,9 @@ def _speedups(curves: Sequence[Curves], asked: Expectation) -> list[Estimate]:
 
 def _ratio(over: Point, under: Point) -> Estimate:
     value, by = over.value or 0.0, under.value or 1.0
-    return Estimate(value / by, (over.low or value) / (under.high or by), (over.high or value) / (under.low or by))
+    return Estimate(
+        value / by, (over.low or value) / (under.high or by), (over.high or value) / (under.low or by)
+    )
 
 
 def _least_speedup(curves: Sequence[Curves], asked: Expectation) -> Estimate | None:

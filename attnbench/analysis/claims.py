@@ -142,9 +142,7 @@ def load_claims(only: Collection[str] = ()) -> list[Claim]:
 
 def judge(claim: Claim, measured: Measured) -> ClaimRow:
     """Set what was measured beside what is expected."""
-    return ClaimRow(
-        claim, tuple(ClaimPart(one, measured.get(one.quantity)) for one in claim.expected)
-    )
+    return ClaimRow(claim, tuple(ClaimPart(one, measured.get(one.quantity)) for one in claim.expected))
 
 
 def _limits(expectation: Expectation) -> dict[str, float]:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from attnbench.analysis.claims import Claim
 
 INTERPRETING = {"TRITON_INTERPRET": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""What the process needs that counts what kernels ask for; read when triton and numpy are imported."""
+"""What a process needs that counts what kernels ask for; read when triton and numpy are imported."""
+UNMEASURED = 1
 
 
 def claims(
@@ -29,26 +30,32 @@ def claims(
     json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
 ) -> int:
     """Check what papers and tutorials say of attention. A claim that fails is a finding."""
-    for name, value in INTERPRETING.items():
-        os.environ.setdefault(name, value)
+    os.environ.update(INTERPRETING)
     from attnbench.analysis.claim_runs import measured_in
     from attnbench.analysis.claims import judge, load_claims
+    from attnbench.contract.errors import UsageError
     from attnbench.measure.claims.checks import measure_claim
     from attnbench.render.claims import claim_lines
     from attnbench.run.store import load_run
 
     chosen = load_claims(only or ())
     of_run = {} if run is None else measured_in(load_run(run), chosen)
-    rows = [
-        judge(claim, measure_claim(claim.measure) | of_run.get(claim.id, {}))
-        for claim in _with_progress(chosen)
-    ]
+    rows, unmeasured = [], {}
+    for claim in _with_progress(chosen):
+        try:
+            measured = measure_claim(claim.measure)
+        except UsageError as error:  # an implementation that can't be used here; the others can
+            unmeasured[claim.id] = str(error)
+        else:
+            rows.append(judge(claim, {**measured, **of_run.get(claim.id, {})}))
     if json:
         print_json([row.to_dict() for row in rows])
     else:
         for line in claim_lines(rows):
             typer.echo(line)
-    return 0
+    for claim_id, why in unmeasured.items():
+        typer.echo(f"{claim_id} could not be measured: {why}", err=True)
+    return UNMEASURED if unmeasured else 0
 
 
 def _with_progress(claims: Iterable[Claim]) -> Iterable[Claim]:

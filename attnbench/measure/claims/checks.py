@@ -51,7 +51,9 @@ def measure_claim(measurements: Iterable[Mapping[str, Any]]) -> dict[str, float]
         given = dict(measurement)
         check, name = given.pop("check"), given.pop("name", "")
         if check not in CHECKS:
-            raise UsageError(f"unknown check {check!r}{nearest(check, CHECKS)}; there are {', '.join(CHECKS)}")
+            raise UsageError(
+                f"unknown check {check!r}{nearest(check, CHECKS)}; there are {', '.join(CHECKS)}"
+            )
         prefix = f"{name}." if name else ""
         found |= {f"{prefix}{quantity}": value for quantity, value in CHECKS[check](**given).items()}
     return found

@@ -1,18 +1,15 @@
-"""Counts of one attention of a given shape, plain and tiled. In: a shape. Out: FLOPs, bytes.
+"""Counts of one attention of a given shape, plain and tiled. In: a shape. Out: FLOPs, bytes."""
 
-Counted on fake tensors: no shape is too large.
-"""
-
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from attnbench.measure.counting import count_call
 from attnbench.measure.watching import OperatorWatch
-from attnbench.measure.workload import build_workload
 from attnbench.model.presets import load_preset
 from attnbench.plan.case import Case, Dtype, Mode
+
+from .cases import counted, watched
 
 
 def attention_counts(
@@ -39,7 +36,7 @@ def attention_counts(
             mode=mode,
             mask={"name": "full"},
         )
-        found[f"{name}_flops"] = count_call(build_workload(case, fake=True)).flops
+        found[f"{name}_flops"] = counted(case).flops
     return found
 
 
@@ -81,16 +78,3 @@ class LargestTensor(OperatorWatch):
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
                 self.size_bytes = max(self.size_bytes, tensor.untyped_storage().nbytes())
-
-
-Watch = TypeVar("Watch", bound=OperatorWatch)
-
-
-def watched(case: Case, watch: Watch) -> Watch:
-    """Run a case on fake tensors under a watch, and return that."""
-    workload = build_workload(case, fake=True)
-    with workload.environment():
-        workload.prepare()
-        with watch:
-            workload.call()
-    return watch

@@ -2,13 +2,13 @@
 exponents, as secants. Counted on fake tensors: nothing is computed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import log
-from typing import Any
 
-from attnbench.measure.counting import Counts, count_call
-from attnbench.measure.workload import build_workload
+from attnbench.measure.counting import Counts
 from attnbench.plan.case import Case, Mode, Option
+
+from .cases import counted
 
 
 def growth(
@@ -47,7 +47,7 @@ def growth(
             mask=window,
             options=dict(options or {}),
         )
-        return COUNTED[quantity](count_call(build_workload(case, fake=True)))
+        return COUNTED[quantity](counted(case))
 
     begin = value(first)
     return {
@@ -63,12 +63,8 @@ def secant(first: tuple[float, float], second: tuple[float, float]) -> float:
     return log(y2 / y1) / log(x2 / x1) if y2 > 0 else float("-inf")
 
 
-COUNTED: dict[str, Any] = {
+COUNTED: dict[str, Callable[[Counts], int]] = {
     "flops": lambda counts: counts.flops,
     "operand_bytes": lambda counts: counts.operand_bytes,
-    "extra_bytes": lambda counts: _extra_bytes(counts),
+    "extra_bytes": lambda counts: counts.call_peak_bytes - counts.resident_bytes,
 }
-
-
-def _extra_bytes(counts: Counts) -> int:
-    return counts.call_peak_bytes - counts.resident_bytes

@@ -7,20 +7,19 @@ from typing import Any
 
 from torch import Tensor
 
-from attnbench.measure.counting import count_call
 from attnbench.measure.watching import OperatorWatch
-from attnbench.measure.workload import build_workload
 from attnbench.plan.case import Case
 
-from .counts import LargestTensor, watched
+from .cases import counted, watched
+from .counts import LargestTensor
 
 EXPONENTIATING = frozenset({"aten.exp", "aten.exp2", "aten._softmax", "aten._safe_softmax"})
 """Operators that evaluate one exponential for each element of their result."""
 
 
 def heads_against_one(*, implementation: str, num_heads: int, dim: int, seqlen: int) -> dict[str, float]:
-    """Return how much ``num_heads`` heads of ``dim / num_heads`` need for each that one head of ``dim`` needs:
-    ``flops_ratio`` of the matmuls, ``exponentials_ratio`` and ``scores_ratio``, the bytes of the scores.
+    """Return what ``num_heads`` heads of ``dim / num_heads`` need, over what one head of ``dim`` needs:
+    ``flops_ratio`` of the matmuls, ``exponentials_ratio``, and ``scores_ratio`` of the bytes of scores.
     """
     many, one = (
         Case(
@@ -32,26 +31,13 @@ def heads_against_one(*, implementation: str, num_heads: int, dim: int, seqlen: 
         )
         for heads in (num_heads, 1)
     )
-    flops, exponentials, scores = (
-        [count(case) for case in (many, one)] for count in (_flops, _exponentials, _score_bytes)
-    )
+    exponentials = [watched(case, Exponentials()).count for case in (many, one)]
+    scores = [watched(case, LargestTensor()).size_bytes for case in (many, one)]
     return {
-        "flops_ratio": flops[0] / flops[1],
+        "flops_ratio": counted(many).flops / counted(one).flops,
         "exponentials_ratio": exponentials[0] / exponentials[1],
         "scores_ratio": scores[0] / scores[1],
     }
-
-
-def _flops(case: Case) -> int:
-    return count_call(build_workload(case, fake=True)).flops
-
-
-def _exponentials(case: Case) -> int:
-    return watched(case, Exponentials()).count
-
-
-def _score_bytes(case: Case) -> int:
-    return watched(case, LargestTensor()).size_bytes
 
 
 class Exponentials(OperatorWatch):

@@ -68,7 +68,7 @@ def _attend(core: Implementation, inputs: Mapping[str, Tensor], problem: Problem
 def _changed_by_later(
     core: Implementation, problem: Problem, seen: int, *, rows: int = 0, other: float | None = None
 ) -> int:
-    """Count outputs of the first ``rows`` queries (default ``seen``) that change with keys from ``seen`` on."""
+    """Count outputs of the first ``rows`` queries (``seen``) that change with keys from ``seen`` on."""
     inputs = make_inputs(problem)
     before = _attend(core, inputs, problem)[:, :, : rows or seen]
     for name in ("k", "v"):
@@ -78,7 +78,7 @@ def _changed_by_later(
 
 
 def _gradients_of_later(core: Implementation, mask: Mask, n: int, seen: int, **given: Any) -> int:
-    """Count elements that are not 0 in the gradient of the first ``seen`` outputs in keys and values behind."""
+    """Count what is not 0 of the gradient of the first ``seen`` outputs in keys and values behind."""
     problem = Problem(seqlen_q=n, num_heads=2, mask=mask, mode="fwd_bwd", **given)
     inputs = {name: x.requires_grad_() for name, x in make_inputs(problem).items() if name != "grad_out"}
     first = _attend(core, inputs, problem)[:, :, :seen]

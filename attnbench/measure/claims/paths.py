@@ -23,8 +23,8 @@ DIM = 16
 
 
 def path_growth(*, implementation: str, n: Sequence[int]) -> dict[str, float]:
-    """Return the powers of n, from the first length to the second: ``attention_steps`` and ``recurrent_steps``
-    of the longest chain, ``attention_path`` and ``recurrent_path`` of the way between the ends.
+    """Return powers of n, from the first length to the second: ``attention_steps``, ``recurrent_steps`` of
+    the longest chain, ``attention_path`` and ``recurrent_path`` of the way between the ends.
     """
     config = MixerConfig(
         dim=DIM, num_heads=2, num_kv_heads=2, head_dim=DIM // 2, mask=Full(), max_seqlen=max(n)
@@ -50,7 +50,7 @@ def path_growth(*, implementation: str, n: Sequence[int]) -> dict[str, float]:
 
 
 def _lengths(read: Callable[[Sequence[Tensor]], Tensor], n: int) -> tuple[int, int]:
-    """Return the longest chain of operations behind the last output, and its shortest way to the first token."""
+    """Return the longest chain behind the last output, and its shortest way to the first token."""
     tokens = [torch.randn(1, DIM, requires_grad=True) for _ in range(n)]
     end = read(tokens).grad_fn
     return longest_chain(end), shortest_way(end, tokens[0])

@@ -14,7 +14,9 @@ from attnbench.model.weights import generator_for
 from .growth import secant
 
 
-def score_statistics(*, d: Sequence[int], n: int, scale_power: float = -0.5, seed: int = 0) -> dict[str, float]:
+def score_statistics(
+    *, d: Sequence[int], n: int, scale_power: float = -0.5, seed: int = 0
+) -> dict[str, float]:
     """Return of ``n`` queries and keys, at the last of the widths ``d`` unless it is a power:
 
     ``variance_over_d`` of q·k and ``power_of_d`` of that variance; and of the softmax of q·k, ``raw``, and of

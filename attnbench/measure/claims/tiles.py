@@ -1,4 +1,4 @@
-"""What a tiled kernel asks for, by the size of its tiles. In: an implementation. Out: exponents in n, d and M.
+"""What a tiled kernel asks for, by the size of its tiles. In: an implementation. Out: powers of n, d and M.
 
 The kernel is interpreted; a few of its programs stand for all (``contract/sampling.py``), to the byte.
 """
@@ -15,7 +15,7 @@ from attnbench.measure.interpreter import sample_kernels, trace_kernels
 from .growth import secant
 
 TILES_HELD = 4
-"""Tiles of B × d that the FlashAttention paper's memory of M elements holds: q, k, v and out, so M = 4·d·B."""
+"""Tiles of B × d in the FlashAttention paper's memory of M elements: q, k, v and out, so M = 4·d·B."""
 
 
 def requested_growth(
