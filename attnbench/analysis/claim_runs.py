@@ -17,6 +17,8 @@ from attnbench.run.store import Run
 
 FROM_SEQLEN = 1024
 """Of speed-ups; below it a GPU's latency is that of a launch."""
+TOLD_APART = 1.0
+"""Of an exponent's interval: wider ones hold two of the powers that claims are about."""
 NO_LATENCY = {"implausible", "below_resolution"}
 """Verdicts of latencies that are none."""
 
@@ -73,10 +75,10 @@ def _fit(series: Series) -> PowerLaw | None:
 def _power_of_n(curves: Sequence[Curves], asked: Expectation) -> Estimate | None:
     """Exponent of the forward latency's growth beyond an overhead, on the curve of most lengths."""
     forward = [one for each in curves if each.mode == "fwd" for one in each.of(asked.of["implementation"])]
-    fitted = [(len(_timed(one)), law) for one in forward if (law := _fit(one)) is not None and law.determined]
-    if not fitted:
+    longest = max(forward, key=lambda one: len(_timed(one)), default=None)
+    law = None if longest is None else _fit(longest)
+    if law is None or law.exponent_high - law.exponent_low >= TOLD_APART:
         return None
-    law = max(fitted, key=lambda each: each[0])[1]
     return Estimate(law.exponent, law.exponent_low, law.exponent_high)
 
 

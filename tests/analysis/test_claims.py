@@ -69,7 +69,7 @@ def test_an_estimate_is_met_anywhere_in_its_interval(low: float, high: float, me
 
 
 @pytest.mark.parametrize("limits", [{}, {"equals": 1, "at_least": 0}])
-def test_an_expectation_is_of_one_kind(limits: dict) -> None:
+def test_an_expectation_is_of_one_kind(limits: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="x: give equals, or at_least, at_most or both"):
         Expectation(quantity="x", text="x", **limits)
     with pytest.raises(msgspec.ValidationError, match="x: give equals"):
@@ -144,6 +144,15 @@ def test_where_a_run_on_a_gpu_has_one_overtake_the_other(factor: float, longest:
     assert judge(claim_of("exact-to-100k"), found).verdict == verdict
 
 
+def test_an_exponent_that_could_be_two_is_left_out() -> None:
+    """Four lengths that lie half off a line: the interval holds n as well as n²."""
+    off = (0.7, 1.4, 0.7, 1.4)
+    records = [
+        make_record("naive", n, latency_ms=n * by) for n, by in zip((256, 512, 1024, 2048), off, strict=True)
+    ]
+    assert measured_in(make_run(records), CLAIMS) == {}
+
+
 def test_runs_that_can_tell_nothing() -> None:
     assert measured_in(make_run([]), CLAIMS) == {}
     records = [make_record("naive", n, latency_ms=math.nan) for n in SEQLENS]
@@ -187,7 +196,7 @@ def test_lines_fit_and_say_what_failed() -> None:
         ({"at_most": 0}, "", "≤ 0"),
     ],
 )
-def test_words_of_an_expectation(limits: dict, unit: str, words: str) -> None:
+def test_words_of_an_expectation(limits: dict[str, float], unit: str, words: str) -> None:
     assert expected_words(Expectation(quantity="x", text="x", unit=unit, **limits)) == words
 
 

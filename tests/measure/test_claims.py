@@ -65,7 +65,7 @@ def verdict(claim_id: str, **changed) -> str:
         ("decoded-token", {"implementation": "linear", "n": [512, 1024]}, "fails"),
     ],
 )
-def test_another_subject_turns_the_verdict(claim_id: str, other: dict, becomes: str) -> None:
+def test_another_subject_turns_the_verdict(claim_id: str, other: dict[str, object], becomes: str) -> None:
     assert verdict(claim_id, **other) == becomes
 
 

@@ -24,7 +24,7 @@ def attention_counts(
     mode: Mode,
 ) -> dict[str, float]:
     """Return ``plain_flops`` and ``tiled_flops`` of two implementations, every key seen."""
-    found = {}
+    found: dict[str, float] = {}
     for name, implementation in (("plain", plain), ("tiled", tiled)):
         case = Case(
             implementation=implementation,

@@ -57,7 +57,8 @@ def plain_training_bytes(heads: int, seqlen: int, head_dim: int, dtype: torch.dt
     with FakeTensorMode():
         q, k, v = (torch.empty(heads, seqlen, head_dim, dtype=dtype, requires_grad=True) for _ in range(3))
         hidden, upstream = torch.empty(seqlen, seqlen, dtype=dtype), torch.empty_like(v)
-        with OperandBytes() as operands:
+        operands = OperandBytes()
+        with operands:
             out = plain_attention(q, k, v, hidden)
             torch.autograd.grad(out, (q, k, v), upstream)
     return operands.total_bytes

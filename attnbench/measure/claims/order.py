@@ -36,4 +36,4 @@ def _difference(config: TransformerConfig, implementation: str, n: int) -> float
     tokens = torch.randint(config.vocab_size, (1, n), generator=generator)
     order = torch.randperm(n, generator=generator)
     there, back = model.features(tokens[:, order]), model.features(tokens)[:, order]
-    return ((there - back).abs().max() / back.abs().max()).item()
+    return float((there - back).abs().max() / back.abs().max())

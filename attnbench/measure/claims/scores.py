@@ -46,7 +46,7 @@ def _normal(rows: int, width: int, seed: int, name: str) -> Tensor:
 
 def _entropy(weights: Tensor) -> float:
     """Mean entropy of the rows, in nats."""
-    return torch.special.entr(weights).sum(dim=-1).mean().item()
+    return float(torch.special.entr(weights).sum(dim=-1).mean())
 
 
 def _jacobian_trace(logits: Tensor, seed: int) -> float:
@@ -54,4 +54,4 @@ def _jacobian_trace(logits: Tensor, seed: int) -> float:
     leaf = logits.detach().requires_grad_()
     signs = torch.randint(0, 2, leaf.shape, generator=generator_for(seed, "signs")).to(leaf.dtype) * 2 - 1
     (product,) = torch.autograd.grad(leaf.softmax(dim=-1), leaf, signs)
-    return (product * signs).sum(dim=-1).mean().item()
+    return float((product * signs).sum(dim=-1).mean())
