@@ -2,6 +2,7 @@
 
 import math
 from itertools import product
+from typing import Any
 
 import msgspec
 import pytest
@@ -69,7 +70,7 @@ def test_an_estimate_is_met_anywhere_in_its_interval(low: float, high: float, me
 
 
 @pytest.mark.parametrize("limits", [{}, {"equals": 1, "at_least": 0}])
-def test_an_expectation_is_of_one_kind(limits: dict[str, float]) -> None:
+def test_an_expectation_is_of_one_kind(limits: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="x: give equals, or at_least, at_most or both"):
         Expectation(quantity="x", text="x", **limits)
     with pytest.raises(msgspec.ValidationError, match="x: give equals"):
@@ -196,7 +197,7 @@ def test_lines_fit_and_say_what_failed() -> None:
         ({"at_most": 0}, "", "≤ 0"),
     ],
 )
-def test_words_of_an_expectation(limits: dict[str, float], unit: str, words: str) -> None:
+def test_words_of_an_expectation(limits: dict[str, Any], unit: str, words: str) -> None:
     assert expected_words(Expectation(quantity="x", text="x", unit=unit, **limits)) == words
 
 
