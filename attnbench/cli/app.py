@@ -11,6 +11,7 @@ import typer
 
 from attnbench.contract.errors import UsageError
 
+from .claims import claims
 from .doctor import doctor
 from .kernels import kernels
 from .list import list_topics
@@ -33,6 +34,7 @@ app.command("list")(list_topics)
 app.command()(show)
 app.command()(doctor)
 app.command()(kernels)
+app.command()(claims)
 
 
 def _print_version(wanted: bool) -> None:
