@@ -75,7 +75,7 @@ def time_again(
     with working(record):
         if workload.opaque or workload.device.type == "cuda":
             call_unseen(workload)  # compiles and tunes, which is part of no sample
-        measure = partial(measure_latency, timer=timer_for(workload, timer))
+        measure = partial(measure_latency, timer=timer_for(workload, timer, settings.timer))
         record.latency, record.telemetry, last = time_and_keep(workload, settings, measure)
         wrong = changed_inputs(given, workload)
         if wrong is None and out_crc32 is not None and crc32_of(last) != out_crc32:
