@@ -179,24 +179,24 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         gpu = usable_gpu(given.device)
-        if given.record_samples:
-            from benchmarks.record_samples import SAMPLES, record_samples
-
-            index = record_samples(SAMPLES / "recorded" / slug(gpu.name), gpu)
-            print(index)
         stamp = re.sub(r"[-:]", "", utc_now())
         folder = given.runs or ROOT / "runs" / f"gpu-pairs-{stamp}"
         runs = measured(suites(device_index(given.device)), folder)
         models = modelled(runs.traced, target_of(gpu))
         place = given.output / slug(gpu.name)
         compared = write(gpu.name, runs, models, place)
+        print(place / "pairs.md")
+        if given.record_samples:
+            # After the runs: this process holds the GPU from here on, and would have been a stranger to them.
+            from benchmarks.record_samples import SAMPLES, record_samples
+
+            print(record_samples(SAMPLES / "recorded" / slug(gpu.name), gpu))
     except (UsageError, StorageError) as error:
         print(f"gpu-pairs: {error}", file=sys.stderr)
         return 2
     except RunInterruptedError:
         print(f"interrupted; go on with --runs {folder}", file=sys.stderr)
         return 130
-    print(place / "pairs.md")
     return 0 if compared else 1
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from attnbench.device.environment import versions, without_home
 from attnbench.device.hardware import CudaDevice
@@ -48,7 +49,7 @@ def record_samples(folder: Path, gpu: CudaDevice, job: Job | None = None) -> Pat
         gpu: where to count.
         job: another call, whose tensors are read and written to halves.
     """
-    job = job or known_job(f"cuda:{gpu.index}")
+    job = job or known_job(device_of(gpu))
     folder.mkdir(parents=True, exist_ok=True)
     index = {
         "recorded": True,
@@ -62,6 +63,12 @@ def record_samples(folder: Path, gpu: CudaDevice, job: Job | None = None) -> Pat
     path = folder / INDEX
     path.write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def device_of(gpu: CudaDevice) -> str:
+    """Return PyTorch's name of a GPU: CUDA may number several of them in another order than NVML."""
+    uuids = [f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in range(torch.cuda.device_count())]
+    return f"cuda:{uuids.index(gpu.uuid)}"
 
 
 def replayed(folder: Path, sample: Mapping[str, Any]) -> DramBytes:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from benchmarks.pair_table import ALLOCATOR, KINDS, L2_MODEL, NO_RECORD, Figure,
 from tests.analysis.synthetic import META
 from tests.measure.dram.fakes import put_on_path, small_job, writes
 from tests.measure.fake_device import FakeCupti, FakeDevice, FakeStream
+from tests.measure.test_cuda_memory import FakeAllocator, asked, workload_that_allocates
 
 GPU = CudaDevice(0, "GPU-1", "NVIDIA H200", {"driver": "575.57", "compute_capability": "9.0"})
 RULE = StoppingRule(min_samples=10, max_samples=10, budget_s=0.1)
@@ -83,7 +85,9 @@ def test_pairs_of_what_the_devices_made_up_say(tmp_path, monkeypatch, fake_cupti
         return record
 
     estimate = DramBytes(total=2 * counted_bytes.total, note=ESTIMATE)
-    memory = Memory(peak_bytes=1 << 20, predicted_peak_bytes=1 << 20, backend=ALLOCATOR)
+    allocator = FakeAllocator()
+    memory, _ = asked(allocator, workload_that_allocates(allocator, 1 << 20))
+    memory.predicted_peak_bytes = 3 * memory.peak_bytes
     by_ncu, by_gpm = Choice(counted_bytes, "ncu"), Choice(estimate, "nvml-gpm")
     runs = Runs(
         traced=run_of(plans["traced"], [counted(case, by_ncu) for case in plans["traced"].cases]),
@@ -101,7 +105,7 @@ def test_pairs_of_what_the_devices_made_up_say(tmp_path, monkeypatch, fake_cupti
     ratios = {pair.kind: pair.ratio for pair in pairs_of(runs, models)}
     assert ratios["dram-read"] == 0.5
     assert ratios["dram-total"] == 2.0
-    assert ratios["peak"] == 1.0
+    assert ratios["peak"] == 3.0
     assert activity.median_ms == pytest.approx(KERNEL_NS * 1e-6)
     assert ratios["latency"] == pytest.approx(activity.median_ms / events.median_ms)
     text = (tmp_path / "out" / "pairs.md").read_text(encoding="utf-8")
@@ -222,8 +226,6 @@ def test_what_the_model_can_t_say_is_a_reason(name, target, reason):
 
 
 def on_cpu(suite: Suite) -> Suite:
-    from dataclasses import replace
-
     small = partial(msgspec.structs.replace, device="cpu", batch=1, seqlen_q=64, seqlen_k=64)
     chosen = [small(case) for case in suite.cases if case.implementation in ("linear", "triton-flash")]
     measure: MeasureSettings = msgspec.structs.replace(suite.measure, launches=1, latency_budget_s=0.05)
