@@ -14,6 +14,7 @@ import torch
 from attnbench.contract.cost import compulsory_read_bytes
 from attnbench.device import cupti
 from attnbench.device.hardware import CudaDevice
+from attnbench.measure.cuda_memory import BACKEND as ALLOCATOR
 from attnbench.measure.cuda_timer import CudaTimer
 from attnbench.measure.cupti_timer import CuptiTimer
 from attnbench.measure.dram import ncu, section
@@ -29,7 +30,7 @@ from attnbench.plan.suite import Suite
 from attnbench.run.store import Run
 from benchmarks import gpu_pairs
 from benchmarks.cache_model import predict, predicted
-from benchmarks.pair_table import ALLOCATOR, KINDS, L2_MODEL, NO_RECORD, Figure, Runs, page, pairs_of
+from benchmarks.pair_table import KINDS, L2_MODEL, NO_RECORD, Figure, Runs, page, pairs_of
 from tests.analysis.synthetic import META
 from tests.measure.dram.fakes import put_on_path, small_job, writes
 from tests.measure.fake_device import FakeCupti, FakeDevice, FakeStream

@@ -4,6 +4,7 @@ import json
 import platform
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def hopeful(monkeypatch):
         monkeypatch.setattr(backend, "probe", lambda: Finding(True, "made up"))
 
 
-def recorded(folder: Path) -> dict[str, dict]:
+def recorded(folder: Path) -> dict[str, dict[str, Any]]:
     job = small_job(resident_bytes=100)
     index = json.loads(recording.record_samples(folder, GPU, job).read_text(encoding="utf-8"))
     assert index["recorded"] is True

@@ -91,7 +91,7 @@ def test_reads_are_judged_where_the_least_of_them_is_known(monkeypatch, tmp_path
     where: list[object] = []
 
     def choose(job, until, *, notes, backends):
-        assert backends == section.backends_named(None)
+        assert backends == BACKENDS
         where.append(notes)
         assert job.spec == {"case": case.to_dict(), "seed": 0}
         assert job.cold is (case.cache == "cold")
