@@ -209,7 +209,7 @@ def test_the_model_reads_what_is_compulsory_where_all_of_it_fits():
     assert figure.reason is None
     assert least == 3 * 128 * 64 * 2
     assert figure.value == least + 32, "and one sector, of two numbers a batch row"
-    assert figure.remark == "H100 SXM, 50 MiB, 132 programs at a time"
+    assert figure.remark == "H100 SXM5 80 GB, 50 MiB, 132 programs at a time"
 
 
 @pytest.mark.parametrize(
