@@ -24,15 +24,18 @@ from .verdicts import judge
 from .workload import Outputs, Workload
 
 
-def timer_for(workload: Workload, first: str | None = None) -> Timer:
+def timer_for(workload: Workload, first: str | None = None, only: str | None = None) -> Timer:
     """Return the timer of the workload's device: on a GPU the best one that works for the call, or ``first``
-    if that one does.
+    if that one does. With ``only`` it is the one of that name, whether it works or not.
     """
     if workload.device.type != "cuda":
         return CpuTimer()
     stream, cache = CudaStream(workload.device), workload.case.cache
     graph = GraphTimer(stream, cache, graphs=CudaGraphs(workload.device))
-    return Ladder(CuptiTimer(stream, cache), graph, CudaTimer(stream, cache), first)
+    rungs: tuple[Timer, Timer, Timer] = (CuptiTimer(stream, cache), graph, CudaTimer(stream, cache))
+    if only is not None:
+        return next(timer for timer in rungs if timer.name == only)
+    return Ladder(*rungs, first)
 
 
 def measure_latency(
@@ -47,8 +50,11 @@ def measure_latency(
 
     ``plausible_floor_ms`` is the time that the hardware's peak would need; a faster median is called
     ``implausible``. Why a better timer was not used goes to ``unavailable``, under that timer's name.
+
+    Raises:
+        UnusableTimerError: the settings name the only timer, and it can't time this call here.
     """
-    timer = timer or timer_for(workload)
+    timer = timer or timer_for(workload, only=settings.timer)
     rule = StoppingRule.of_launch(settings)
     with workload.environment(), observe(workload.device) as seen:
         task = Task(

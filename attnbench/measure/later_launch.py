@@ -76,7 +76,7 @@ def time_again(
     with working(record):
         if workload.opaque or workload.device.type == "cuda":
             call_unseen(workload)  # compiles and tunes, which is part of no sample
-        timing = timer_for(workload, timer)
+        timing = timer_for(workload, timer, settings.timer)
         measure = partial(measure_latency, timer=timing, unavailable=record.unavailable)
         record.latency, record.telemetry, last = time_and_keep(workload, settings, measure)
         wrong = changed_inputs(given, workload.inputs)

@@ -130,7 +130,7 @@ def measure_case(
         if wrong is None and "quality" in settings.metrics:
             record.quality = measure_quality(workload, record.unavailable)
         if wrong is None and "dram" in settings.metrics:
-            fill_dram(workload, record, dram_until, scratch)
+            fill_dram(workload, record, dram_until, scratch, settings.dram_backend)
     return record if wrong is None else _ended(record, "incorrect", wrong)
 
 

@@ -26,6 +26,7 @@ from .plausibility import measure_plausible_latency
 from .record import Record, Telemetry, Traffic
 from .share import latency_fraction, measure_share
 from .telemetry import why_lacking
+from .timing import UnusableTimerError
 from .traffic import measure_traffic
 from .workload import Workload
 
@@ -186,7 +187,11 @@ def _time(
     ceilings: Ceilings | None,
 ) -> str | None:
     measure = partial(measure_plausible_latency, record=record, ceilings=ceilings)
-    record.latency, record.telemetry, last = time_and_keep(workload, settings, measure)
+    try:
+        record.latency, record.telemetry, last = time_and_keep(workload, settings, measure)
+    except UnusableTimerError as error:
+        record.unavailable["latency"] = f"{settings.timer}, the only timer that was asked for: {error}"
+        return None
     say_what_one_launch_lacks(record)
     record.unavailable |= why_lacking(record.telemetry, workload.device)
     if workload.case.cache == "cold" and record.latency.cache == "warm":

@@ -1,19 +1,23 @@
 """Which timer a call gets, how a CUDA graph rotates its inputs, and what is said about the others."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 import torch
 
+from attnbench.measure import latency
 from attnbench.measure.cuda_timer import FLUSH_BYTES, CudaTimer
 from attnbench.measure.graph_timer import MOST_CALLS, WARM_CALLS, CudaGraphs, GraphTimer, rotations
 from attnbench.measure.ladder import Ladder
-from attnbench.measure.latency import measure_latency
+from attnbench.measure.latency import measure_latency, timer_for
+from attnbench.measure.pipeline import measure_case
 from attnbench.measure.stopping import StoppingRule
 from attnbench.measure.timing import Copies, Task, UnusableTimerError, nothing
 from attnbench.measure.workload import build_workload
 from attnbench.plan.case import Case
-from attnbench.plan.settings import MeasureSettings
+from attnbench.plan.settings import GpuTimer, MeasureSettings
 from tests.measure.fake_device import BETWEEN_NODES_NS, FakeDevice, FakeGraphs, FakeStream, Refusing, ladder
 
 RULE = StoppingRule(min_samples=30, budget_s=1)
@@ -222,3 +226,28 @@ def test_a_call_that_synchronises_cant_be_captured_and_harms_nothing():
     with pytest.raises(UnusableTimerError, match="can't be captured"):
         CudaGraphs(torch.device("cuda")).capture([lambda: x.sum().item()])
     assert bool(torch.isfinite(x).all())
+
+
+@pytest.mark.parametrize("name", get_args(GpuTimer))
+def test_the_one_timer_that_a_suite_names_is_not_on_the_ladder(name, monkeypatch):
+    monkeypatch.setattr(latency, "CudaStream", lambda device: FakeStream(FakeDevice()))
+    on_gpu: Any = SimpleNamespace(device=torch.device("cuda"), case=Case(implementation="naive", seqlen_q=16))
+    assert timer_for(on_gpu, only=name).name == name
+    assert isinstance(timer_for(on_gpu), Ladder)
+
+
+def test_where_the_one_timer_does_not_work_there_is_no_latency_but_a_reason(monkeypatch):
+    asked: list[str | None] = []
+
+    def only_that(workload, first=None, only=None):
+        asked.append(only)
+        return Refusing()
+
+    monkeypatch.setattr(latency, "timer_for", only_that)
+    settings = MeasureSettings(metrics=("latency", "memory"), timer="cupti-activity", launches=1)
+    record = measure_case(Case(implementation="naive", seqlen_q=16), settings)
+    assert (record.status, record.latency, asked) == ("ok", None, ["cupti-activity"])
+    assert record.memory.peak_bytes
+    assert record.unavailable["latency"] == (
+        "cupti-activity, the only timer that was asked for: cupti-python is not installed"
+    )

@@ -36,6 +36,11 @@ class Choice:
     passed_over: dict[str, str] = field(default_factory=dict)
 
 
+def backends_named(only: str | None) -> Sequence[Backend]:
+    """Return the backends to try: all of them, or the one of that name."""
+    return BACKENDS if only is None else [backend for backend in BACKENDS if only == backend.NAME]
+
+
 class Notes:
     """What failed for good in this run, in a folder, so that the next case need not find out again.
 

@@ -115,6 +115,7 @@ def _run(job: Job, cache_control: str, timeout_s: float) -> tuple[DramBytes, int
         ]
         printed = run_profiler(command, timeout_s, folder)
         text, said = f"{printed}\n{read_file(table)}", answer_of(answer)
+    job.keep("ncu.csv", text)
     check(NAME, text, said)
     found = parse(text)
     check_end(said)
