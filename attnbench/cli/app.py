@@ -12,6 +12,7 @@ import typer
 from attnbench.contract.errors import UsageError
 
 from .doctor import doctor
+from .estimate import estimate
 from .kernels import kernels
 from .list import list_topics
 from .report import report
@@ -31,6 +32,7 @@ app.command()(run)
 app.command()(report)
 app.command("list")(list_topics)
 app.command()(show)
+app.command()(estimate)
 app.command()(doctor)
 app.command()(kernels)
 

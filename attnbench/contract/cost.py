@@ -43,11 +43,14 @@ class Cost:
     """What the kernel's own loads and stores ask for, re-reads included. Kernels only."""
     peak_bytes: int | None = None
     """Peak of the tensors that the call allocates, beyond its inputs."""
+    saved_bytes: int | None = None
+    """What the forward pass keeps for its backward, of its inputs too. Modes with gradients only."""
     leading: Mapping[str, str] = field(default_factory=dict)
 
     def theory(self) -> dict[str, int]:
-        """Return the integers by name, without the unknown ones."""
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "leading"}
+        """Return the integers that a record holds beside what was measured, by name; no unknown ones."""
+        unmeasured = ("leading", "saved_bytes")
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in unmeasured}
         return {name: value for name, value in values.items() if value is not None}
 
     def leading_term(self, quantity: str) -> "sympy.Expr":

@@ -40,6 +40,23 @@ IN_CLOSED_FORM = [
         for keys in (6, 50)
         for value_dim in (4, 40)
     ),
+    *(
+        Case(
+            implementation=name,
+            mode=mode,
+            seqlen_q=1 if mode == "decode" else 40,
+            seqlen_k=40,
+            batch=2,
+            num_heads=6,
+            num_kv_heads=kv_heads,
+            head_dim=16,
+            mask=mask,
+        )
+        for name in ("naive", "sdpa")
+        for mode in ("fwd", "fwd_bwd", "decode")
+        for mask in (FULL, {})
+        for kv_heads in (2, 1)
+    ),
     Case(implementation="naive", seqlen_q=20, seqlen_k=64, batch=2, num_heads=3, head_dim=8, head_dim_v=24),
     Case(implementation="sliding-window", seqlen_q=64, num_heads=2, head_dim=16, mask=WINDOW),
     *(
