@@ -3,12 +3,14 @@ none adds to.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from attnbench.analysis.comparison import Comparison, compare_with_published, gpu_name, published_curves
 from attnbench.analysis.facets import Facet, constants_of, facets_of, untold_of
-from attnbench.analysis.metrics import METRICS, Metric
+from attnbench.analysis.metrics import LATENCY, METRICS, Metric
 from attnbench.analysis.provenance import RunFacts, run_facts, run_labels
-from attnbench.analysis.rows import CaseRow, rows_of
+from attnbench.analysis.published import published_tables
+from attnbench.analysis.rows import CaseRow, clean_text, rows_of
 from attnbench.analysis.series import Panel, Series, groups_of, panels_of
 from attnbench.analysis.summary import Summary, summarize
 from attnbench.run.store import Run
@@ -40,6 +42,8 @@ class Report:
     """Facet fields that titles leave out."""
     summary: Summary
     metrics: tuple[MetricPanels, ...]
+    published: tuple[Comparison, ...]
+    """Curves beside numbers that others published for the same device and shape."""
     samples: int
     """Raw samples of latencies in the records; none of them is in a report."""
 
@@ -56,6 +60,8 @@ def build_report(runs: Sequence[Run]) -> Report:
     rows = rows_of(labelled)
     facts = tuple(run_facts(label, run) for label, run in labelled.items())
     facets = facets_of(rows)
+    gpus = {clean_text(label): gpu_name(run) for label, run in labelled.items()}
+    published = tuple(compare_with_published(rows, gpus, published_tables()))
     return Report(
         title=", ".join(dict.fromkeys(fact.suite for fact in facts)),
         runs=facts,
@@ -64,7 +70,8 @@ def build_report(runs: Sequence[Run]) -> Report:
         constants=constants_of(facets),
         untold=untold_of(facets),
         summary=summarize(rows),
-        metrics=tuple(_metric_panels(rows, metric) for metric in METRICS),
+        metrics=tuple(_metric_panels(rows, metric, published) for metric in METRICS),
+        published=published,
         samples=sum(
             len(record.latency.samples_ms or ())
             for run in runs
@@ -74,8 +81,10 @@ def build_report(runs: Sequence[Run]) -> Report:
     )
 
 
-def _metric_panels(rows: Sequence[CaseRow], metric: Metric) -> MetricPanels:
+def _metric_panels(rows: Sequence[CaseRow], metric: Metric, published: Sequence[Comparison]) -> MetricPanels:
     panels = panels_of(rows, metric)
+    if metric is LATENCY and published:
+        panels = [replace(panel, published=published_curves(panel, published)) for panel in panels]
     return MetricPanels(
         metric=metric,
         drawn=tuple(panel for panel in panels if panel.has_values),

@@ -23,6 +23,9 @@ from attnbench.render.glossary import metric_meaning, terms
 from attnbench.render.numbers import format_seqlen, format_value, length_words, plural, with_units
 from attnbench.render.overview import failure_groups, left_out, overview, problems, run_lines
 from attnbench.render.plots import legend_entries, panel_figure, svg_text, swatch_figure
+from attnbench.render.published_table import MEANING as PUBLISHED_MEANING
+from attnbench.render.published_table import TITLE as PUBLISHED
+from attnbench.render.published_table import published_tables
 from attnbench.render.share_table import share_tables
 from attnbench.render.styles import StyleBook
 from attnbench.render.svg import PageDrawings, color_variables
@@ -95,6 +98,9 @@ def html_report(report: Report) -> str:
         windows_title=WINDOWS,
         exchanges=[*zip(exchange_tables(report), windows, strict=True)],
         plots=plots,
+        published=published_tables(report),
+        published_title=PUBLISHED,
+        published_meaning=PUBLISHED_MEANING,
         constants=constants_words(report),
         table=case_table(report),
         failures=failure_groups(report),

@@ -10,6 +10,9 @@ from attnbench.analysis.report import Report
 from attnbench.render.exchange_table import MEANING, TITLE, exchange_tables
 from attnbench.render.numbers import plural, with_units
 from attnbench.render.overview import failure_groups, left_out, overview, problems, run_lines
+from attnbench.render.published_table import MEANING as PUBLISHED_MEANING
+from attnbench.render.published_table import TITLE as PUBLISHED
+from attnbench.render.published_table import published_tables
 from attnbench.render.share_table import share_tables
 from attnbench.render.tables import PlainTable, case_table
 from attnbench.render.words import GROWTH_NOTE, answers, constants_words, tally_words
@@ -39,6 +42,10 @@ def markdown_report(report: Report, plots: Sequence[tuple[str, str]] = ()) -> st
         parts += ["", GROWTH_NOTE]
     for table in exchange_tables(report):
         parts += ["", f"## {TITLE}: {escape_markdown(table.title)}", "", *_plain_table(table), "", MEANING]
+    compared = published_tables(report)
+    parts += ["", f"## {PUBLISHED}", "", PUBLISHED_MEANING] if compared else []
+    for table in compared:
+        parts += ["", f"**{escape_markdown(table.title)}**", "", *_plain_table(table)]
     for title, path in plots:
         parts += ["", f"![{escape_markdown(title)}]({path})"]
     if report.rows:

@@ -20,7 +20,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from attnbench.analysis.series import Panel
-from attnbench.render.panels import draw_panel, linestyle, shortened, strip_points
+from attnbench.render.panels import draw_panel, linestyle, published_marker, shortened, strip_points
 from attnbench.render.styles import Style, StyleBook, hex_color, style_data
 
 PANEL_INCHES = (4.3, 3.0)
@@ -107,6 +107,8 @@ def legend_entries(panels: Sequence[Panel], book: StyleBook) -> list[tuple[Line2
         entries.append(
             (Line2D([], [], color=hex_color("muted"), linestyle=(0, (4, 2)), linewidth=1.0), "compulsory")
         )
+    published = {curve.label: curve.place for panel in panels for curve in panel.published}
+    entries += [(_published_handle(place), f"published: {label}") for label, place in published.items()]
     if any(point.failed and point.expected for point in points):
         handle = Line2D(
             [], [], color=hex_color("muted"), marker="o", linestyle=":", fillstyle="none", linewidth=1.0
@@ -157,6 +159,12 @@ def draw_legend(figure: Figure, entries: Sequence[tuple[Line2D, str]]) -> None:
     )
     for text, (_, label) in zip(legend.get_texts(), entries, strict=True):
         text.set_text(shortened(label, 38))
+
+
+def _published_handle(place: int) -> Line2D:
+    return Line2D(
+        [], [], color=hex_color("muted"), marker=published_marker(place), fillstyle="none", linestyle=""
+    )
 
 
 def _handle(style: Style) -> Line2D:
