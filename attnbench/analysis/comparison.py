@@ -82,11 +82,15 @@ def compare_with_published(
 def published_curves(panel: Panel, comparisons: Iterable[Comparison]) -> tuple[PublishedCurve, ...]:
     """Return the published times for the cases of a panel, each series once."""
     found: dict[str, dict[int, float]] = {}
-    for one in comparisons:
-        if one.table.quantity in ("rate", "latency"):
-            points = found.setdefault(f"{one.name} ({one.table.source.split(', ')[0]})", {})
-            if one.facet.mask in panel.masks and replace(one.facet, mask=panel.facet.mask) == panel.facet:
-                points.update((point.seqlen, point.published) for point in one.points)
+    timed = [one for one in comparisons if one.table.quantity in ("rate", "latency")]
+    sources: dict[str, set[str]] = {}
+    for one in timed:
+        sources.setdefault(one.name, set()).add(one.table.source)
+    for one in timed:
+        told = f" ({one.table.source.split(', ')[0]})" if len(sources[one.name]) > 1 else ""
+        points = found.setdefault(f"{one.name}{told}", {})
+        if one.facet.mask in panel.masks and replace(one.facet, mask=panel.facet.mask) == panel.facet:
+            points.update((point.seqlen, point.published) for point in one.points)
     return tuple(
         PublishedCurve(label=label, place=place, points=tuple(sorted(points.items())))
         for place, (label, points) in enumerate(found.items())

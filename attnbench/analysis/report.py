@@ -10,6 +10,7 @@ from attnbench.analysis.facets import Facet, constants_of, facets_of, untold_of
 from attnbench.analysis.metrics import LATENCY, METRICS, Metric
 from attnbench.analysis.provenance import RunFacts, run_facts, run_labels
 from attnbench.analysis.published import published_tables
+from attnbench.analysis.roofline import Roofline, rooflines_of
 from attnbench.analysis.rows import CaseRow, clean_text, rows_of
 from attnbench.analysis.series import Panel, Series, groups_of, panels_of
 from attnbench.analysis.summary import Summary, summarize
@@ -44,6 +45,8 @@ class Report:
     metrics: tuple[MetricPanels, ...]
     published: tuple[Comparison, ...]
     """Curves beside numbers that others published for the same device and shape."""
+    rooflines: tuple[Roofline, ...]
+    """Latencies beside the measured ceilings of their devices."""
     samples: int
     """Raw samples of latencies in the records; none of them is in a report."""
 
@@ -60,7 +63,8 @@ def build_report(runs: Sequence[Run]) -> Report:
     rows = rows_of(labelled)
     facts = tuple(run_facts(label, run) for label, run in labelled.items())
     facets = facets_of(rows)
-    gpus = {clean_text(label): gpu_name(run) for label, run in labelled.items()}
+    by_name = {clean_text(label): run for label, run in labelled.items()}
+    gpus = {name: gpu_name(run) for name, run in by_name.items()}
     published = tuple(compare_with_published(rows, gpus, published_tables()))
     return Report(
         title=", ".join(dict.fromkeys(fact.suite for fact in facts)),
@@ -72,6 +76,7 @@ def build_report(runs: Sequence[Run]) -> Report:
         summary=summarize(rows),
         metrics=tuple(_metric_panels(rows, metric, published) for metric in METRICS),
         published=published,
+        rooflines=tuple(rooflines_of(rows, by_name)),
         samples=sum(
             len(record.latency.samples_ms or ())
             for run in runs

@@ -88,6 +88,7 @@ class CaseRow:
     requested_bytes: int | None = None
     dram_bytes: int | None = None
     useful_flops: int | None = None
+    exponentials: int | None = None
     max_abs_error: float | None = None
     error_budget: float | None = None
     budget_used: float | None = None
@@ -107,6 +108,8 @@ class CaseRow:
     """The function that is computed, by name; empty where the record does not say."""
     cross_implementation: str = ""
     execution: str = ""
+    threads: int | None = None
+    """Of the process that timed it, on a CPU."""
     reduced: str = ""
     """What was cut so that the case could be checked, in words."""
     reproduce: str = ""
@@ -142,6 +145,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
     latency = record.latency or Latency()
     memory = record.memory or Memory()
     traffic = record.traffic or Traffic()
+    flops = record.flops or Flops()
     share = record.share or Share()
     step = record.optimizer_step or OptimizerStep()
     quality = record.quality or Quality()
@@ -175,7 +179,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         extras=_extras(case, seqlen_q, seqlen),
         status=clean_text(record.status),
         reason=clean_text(record.reason),
-        latency_ms=_positive(latency.median_ms),
+        latency_ms=positive_number(latency.median_ms),
         latency_low_ms=low_ms,
         latency_high_ms=high_ms,
         one_launch=one_launch,
@@ -189,7 +193,8 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         operand_bytes=_whole(traffic.operand_bytes),
         requested_bytes=_whole(traffic.requested_bytes),
         dram_bytes=_whole(traffic.dram_bytes),
-        useful_flops=_whole((record.flops or Flops()).useful),
+        useful_flops=_whole(flops.useful),
+        exponentials=_whole(flops.exponentials),
         max_abs_error=_not_negative(agreement.max_abs_error),
         error_budget=_not_negative(agreement.budget),
         budget_used=_not_negative(agreement.budget_used),
@@ -198,15 +203,16 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         budget_share=_budget_share(agreement),
         softmax_distance=_not_negative(agreement.softmax_distance),
         loss=_number(quality.loss),
-        perplexity=_positive(quality.perplexity),
+        perplexity=positive_number(quality.perplexity),
         latency_share=_not_negative(share.latency_fraction),
         memory_share=_not_negative(share.memory_fraction),
         flops_share=_not_negative(share.flops_fraction),
-        optimizer_ms=_positive(step.median_ms),
+        optimizer_ms=positive_number(step.median_ms),
         optimizer_state_bytes=_whole(step.state_bytes),
         semantics=clean_text(provenance.semantics),
         cross_implementation=clean_text(provenance.cross_implementation),
         execution=clean_text(provenance.execution),
+        threads=_whole(provenance.threads),
         reduced=clean_text(provenance.reduced),
         reproduce=clean_text(provenance.reproduce),
         absent={clean_text(key): clean_text(why) for key, why in record.unavailable.items()},
@@ -224,8 +230,8 @@ def _interval(latency: Latency) -> tuple[float | None, float | None, bool]:
     """Return the interval to show, and whether it is of one launch alone; records that are older than
     launches hold that one under the name of the other.
     """
-    outer = _positive(latency.ci95_low_ms), _positive(latency.ci95_high_ms)
-    inner = _positive(latency.inner_ci95_low_ms), _positive(latency.inner_ci95_high_ms)
+    outer = positive_number(latency.ci95_low_ms), positive_number(latency.ci95_high_ms)
+    inner = positive_number(latency.inner_ci95_low_ms), positive_number(latency.inner_ci95_high_ms)
     low_ms, high_ms = inner if None in outer else outer
     within = (_whole(latency.launches) or 1) < 2 or None in outer
     return low_ms, high_ms, within and low_ms is not None and high_ms is not None
@@ -279,7 +285,8 @@ def _number(value: object) -> float | None:
     )
 
 
-def _positive(value: object) -> float | None:
+def positive_number(value: object) -> float | None:
+    """Return a finite number above 0, or None for anything else."""
     number = _number(value)
     return number if number is not None and number > 0 else None
 

@@ -26,6 +26,10 @@ from attnbench.render.plots import legend_entries, panel_figure, svg_text, swatc
 from attnbench.render.published_table import MEANING as PUBLISHED_MEANING
 from attnbench.render.published_table import TITLE as PUBLISHED
 from attnbench.render.published_table import published_tables
+from attnbench.render.roofline_plot import roofline_figure
+from attnbench.render.roofline_table import MEANING as ROOFLINE_MEANING
+from attnbench.render.roofline_table import TITLE as ROOFLINE
+from attnbench.render.roofline_table import roofline_tables
 from attnbench.render.share_table import share_tables
 from attnbench.render.styles import StyleBook
 from attnbench.render.svg import PageDrawings, color_variables
@@ -74,6 +78,7 @@ def html_report(report: Report) -> str:
     plots = [
         _plot(group, book, drawings, report.untold) for group in report.metrics if group.drawn or group.empty
     ]
+    rooflines = [*zip(roofline_tables(report), _roofline_plots(report, book, drawings), strict=True)]
     every_answer = answers(report)
     names = {name for one in report.series for name in (one.label, one.implementation)}
     template = _environment(names).get_template("report.html.jinja")
@@ -98,6 +103,9 @@ def html_report(report: Report) -> str:
         windows_title=WINDOWS,
         exchanges=[*zip(exchange_tables(report), windows, strict=True)],
         plots=plots,
+        rooflines=rooflines,
+        roofline_title=ROOFLINE,
+        roofline_meaning=ROOFLINE_MEANING,
         published=published_tables(report),
         published_title=PUBLISHED,
         published_meaning=PUBLISHED_MEANING,
@@ -117,6 +125,17 @@ def _window_plots(report: Report, drawings: PageDrawings) -> list[str]:
     return [
         "" if figure is None else drawings.element(svg_text(figure), f"windows-{place}", WINDOWS)
         for place, figure in enumerate(figures)
+    ]
+
+
+def _roofline_plots(report: Report, book: StyleBook, drawings: PageDrawings) -> list[str]:
+    """Return a drawing for each roof, empty where no case has an intensity."""
+    figures = [roofline_figure(one, book) for one in report.rooflines]
+    return [
+        ""
+        if figure is None
+        else drawings.element(svg_text(figure), f"roofline-{place}", f"{ROOFLINE}: {one.roof.device}")
+        for place, (figure, one) in enumerate(zip(figures, report.rooflines, strict=True))
     ]
 
 

@@ -13,6 +13,9 @@ from attnbench.render.overview import failure_groups, left_out, overview, proble
 from attnbench.render.published_table import MEANING as PUBLISHED_MEANING
 from attnbench.render.published_table import TITLE as PUBLISHED
 from attnbench.render.published_table import published_tables
+from attnbench.render.roofline_table import MEANING as ROOFLINE_MEANING
+from attnbench.render.roofline_table import TITLE as ROOFLINE
+from attnbench.render.roofline_table import roofline_tables
 from attnbench.render.share_table import share_tables
 from attnbench.render.tables import PlainTable, case_table
 from attnbench.render.words import GROWTH_NOTE, answers, constants_words, tally_words
@@ -42,10 +45,13 @@ def markdown_report(report: Report, plots: Sequence[tuple[str, str]] = ()) -> st
         parts += ["", GROWTH_NOTE]
     for table in exchange_tables(report):
         parts += ["", f"## {TITLE}: {escape_markdown(table.title)}", "", *_plain_table(table), "", MEANING]
-    compared = published_tables(report)
-    parts += ["", f"## {PUBLISHED}", "", PUBLISHED_MEANING] if compared else []
-    for table in compared:
-        parts += ["", f"**{escape_markdown(table.title)}**", "", *_plain_table(table)]
+    for title, meaning, tables in (
+        (ROOFLINE, ROOFLINE_MEANING, roofline_tables(report)),
+        (PUBLISHED, PUBLISHED_MEANING, published_tables(report)),
+    ):
+        parts += ["", f"## {title}", "", meaning] if tables else []
+        for table in tables:
+            parts += ["", f"**{escape_markdown(table.title)}**", "", *_plain_table(table)]
     for title, path in plots:
         parts += ["", f"![{escape_markdown(title)}]({path})"]
     if report.rows:

@@ -7,7 +7,6 @@ import pytest
 from attnbench.analysis.comparison import gpu_name
 from attnbench.analysis.report import Report, build_report
 from attnbench.measure.record import Record, Traffic
-
 from tests.analysis.synthetic import make_record, make_run
 
 H200: dict[str, Any] = {
@@ -141,6 +140,6 @@ def test_a_panel_of_latencies_holds_the_published_ones() -> None:
     report = report_of(on_h200(), "NVIDIA H200")
     latency, *others = (panel for group in report.metrics for panel in group.drawn)
     (curve,) = latency.published
-    assert curve.label == "cuDNN (NVIDIA/cudnn-frontend)"
+    assert curve.label == "cuDNN"
     assert curve.points == tuple(CUDNN_MS.items())
     assert all(panel.published == () for panel in others)

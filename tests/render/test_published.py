@@ -72,4 +72,4 @@ def test_published_points_are_hollow_and_in_the_legend() -> None:
     low, high = axes.get_ylim()
     assert low < min(CUDNN_MS.values()) < max(CUDNN_MS.values()) < high
     handles = {label: handle for handle, label in legend_entries(panels, book)}
-    assert handles["published: cuDNN (NVIDIA/cudnn-frontend)"].get_marker() == line.get_marker()
+    assert handles["published: cuDNN"].get_marker() == line.get_marker()

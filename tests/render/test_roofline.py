@@ -1,0 +1,161 @@
+"""The roofline as tables and as a plot: what they hold."""
+
+import math
+from typing import Any
+
+import pytest
+from matplotlib.colors import same_color
+
+from attnbench.analysis.report import Report, build_report
+from attnbench.measure.record import Flops, Provenance, Record, Traffic
+from attnbench.render.files import write_report
+from attnbench.render.html import html_report
+from attnbench.render.markdown import markdown_report
+from attnbench.render.roofline_plot import roofline_figure
+from attnbench.render.roofline_table import TITLE, roofline_tables
+from attnbench.render.styles import StyleBook, hex_color
+from tests.analysis.synthetic import make_record, make_run
+
+CEILINGS = {
+    "cpu": {
+        "name": "a <b>processor</b>",
+        "threads": 1,
+        "matmul_flops_per_s": {"float32": 100e9},
+        "triad_bytes_per_s": 10e9,
+        "exp2_per_s": 2e9,
+        "cache_bytes": 1,
+        "verdict": ["shared"],
+    }
+}
+
+
+def record(implementation: str, seqlen: int, moved: int | None, **keys: Any) -> Record:
+    made = make_record(implementation, seqlen, latency_ms=10.0, **keys)
+    made.flops = Flops(useful=seqlen * 100_000, exponentials=4_000_000)
+    made.traffic = Traffic(operand_bytes=moved, compulsory_bytes=1_000)
+    made.provenance = Provenance(semantics="softmax")
+    return made
+
+
+def report_of(*records: Record) -> Report:
+    return build_report([make_run(records, ceilings=CEILINGS)])
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return report_of(
+        record("naive", 512, 50_000_000),
+        record("naive", 1024, 80_000_000),
+        record("sdpa", 1024, 2_000_000),
+        record("naive", 1024, 80_000_000, mode="fwd_bwd"),
+    )
+
+
+def test_a_row_for_the_longest_length_of_each_curve(report: Report) -> None:
+    (table,) = roofline_tables(report)
+    assert table.title == "a <b>processor</b>, float32"
+    titles = [title for title, _ in table.columns]
+    rows = [dict(zip(titles, row, strict=True)) for row in table.rows]
+    assert [(row["Implementation"], row["Length"]) for row in rows] == [
+        *(("naive", "1k"), ("sdpa", "1k"), ("naive", "1k"))
+    ]
+    assert rows[0] == {
+        "Cases": "forward",
+        "Implementation": "naive",
+        "Length": "1k",
+        "Intensity": "1.3 of operands",
+        "FLOP/s": "10.2 G",
+        "Latency": "10.0 ms",
+        "Matmul": "1.02 ms",
+        "Memory": "8.00 ms",
+        "Exp2": "2.00 ms",
+        "Limit": "memory",
+        "Reached": "80 %",
+    }
+    assert rows[1]["Limit"] == "exp2"
+    assert table.note == (
+        "At most products in float32 100 GFLOP/s, memory 9.31 GiB/s, exp2 2.00 G/s, 1 thread. "
+        "The ceilings are shared."
+    )
+
+
+def test_points_and_ceilings_of_the_plot(report: Report) -> None:
+    (roofline,), book = report.rooflines, StyleBook(report.series)
+    figure = roofline_figure(roofline, book)
+    forward, both = figure.axes
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["forward", "forward + backward"]
+    lines = {str(line.get_label()): line for line in forward.lines}
+    assert set(lines) == {"ceiling memory", "ceiling products", "ceiling exp2", "point naive", "point sdpa"}
+    flops = 1024 * 100_000
+    naive, sdpa = lines["point naive"], lines["point sdpa"]
+    assert (naive.get_xdata()[0], naive.get_ydata()[0]) == pytest.approx((flops / 80e6, flops / 10e-3))
+    assert (sdpa.get_xdata()[0], sdpa.get_ydata()[0]) == pytest.approx((flops / 2e6, flops / 10e-3))
+    for line, label in ((naive, "naive"), (sdpa, "sdpa")):
+        assert same_color(line.get_color(), hex_color(book[label].color))
+        assert line.get_marker() == book[label].marker
+    # Memory's slope ends where products become the limit: 10 FLOPs a byte.
+    slope, flat = lines["ceiling memory"], lines["ceiling products"]
+    assert (slope.get_xdata()[1], slope.get_ydata()[1]) == pytest.approx((10.0, 100e9))
+    assert slope.get_ydata()[0] == pytest.approx(slope.get_xdata()[0] * 10e9)
+    assert list(flat.get_ydata()) == [100e9, 100e9]
+    # An exponential is one of 2 · (64 + 64) FLOPs forward.
+    assert list(lines["ceiling exp2"].get_ydata()) == pytest.approx([2e9 * 2 * 128] * 2)
+    assert {str(line.get_label()) for line in both.lines} == {
+        *("ceiling memory", "ceiling products", "point naive")
+    }
+    for axes in figure.axes:
+        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+        for line in axes.lines:
+            low, high = axes.get_ylim()
+            assert str(line.get_label()) == "ceiling memory" or all(
+                low <= y <= high for y in line.get_ydata()
+            )
+        assert all(text.get_text() for text in axes.get_xticklabels())
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == [
+        "memory, 9.31 GiB/s",
+        "products, 100 GFLOP/s",
+        "exp2, 512 GFLOP/s forward",
+        "naive",
+        "sdpa",
+    ]
+
+
+def test_without_bytes_there_is_a_row_and_no_plot() -> None:
+    report = report_of(record("naive", 1024, None))
+    assert roofline_figure(report.rooflines[0], StyleBook(report.series)) is None
+    (table,) = roofline_tables(report)
+    assert "Intensity" not in [title for title, _ in table.columns]
+    page = html_report(report)
+    assert 'id="roofline"' in page
+    assert "roofline-0" not in page
+
+
+def test_widths_that_differ_have_no_rate_of_exponentials() -> None:
+    report = report_of(
+        record("naive", 1024, 80_000_000), record("naive", 1024, 80_000_000, head_dim=128, head_dim_v=128)
+    )
+    figure = roofline_figure(report.rooflines[0], StyleBook(report.series))
+    assert not any(line.get_label() == "ceiling exp2" for axes in figure.axes for line in axes.lines)
+    assert not any(math.isnan(line.get_xdata()[0]) for axes in figure.axes for line in axes.lines)
+
+
+def test_every_form_of_a_report_has_it_where_ceilings_were_measured(report: Report, tmp_path) -> None:
+    page, short = html_report(report), markdown_report(report)
+    assert 'href="#roofline"' in page
+    assert "a &lt;b&gt;processor&lt;/b&gt;, float32" in page
+    assert "<b>processor</b>" not in page
+    assert f"## {TITLE}" in short
+    without = build_report([make_run([record("naive", 1024, 80_000_000)])])
+    assert TITLE not in html_report(without)
+    assert TITLE not in markdown_report(without)
+    run = make_run([record("naive", 1024, 80_000_000)], ceilings=CEILINGS)
+    files = {path.name for path in write_report([run], tmp_path, ("svg", "png"))}
+    assert {"roofline.svg", "roofline.png"} <= files
+
+
+def test_a_long_table_says_what_it_leaves_out() -> None:
+    many = [record("naive", 1024, 80_000_000, batch=batch) for batch in range(1, 71)]
+    (table,) = roofline_tables(report_of(*many))
+    assert len(table.rows) == 60
+    assert table.note.endswith("10 more curves are left out here.")
