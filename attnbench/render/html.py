@@ -12,6 +12,7 @@ from itertools import count
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
+from matplotlib.lines import Line2D
 
 from attnbench import __version__
 from attnbench.analysis.facets import group_title
@@ -26,10 +27,10 @@ from attnbench.render.plots import legend_entries, panel_figure, svg_text, swatc
 from attnbench.render.published_table import MEANING as PUBLISHED_MEANING
 from attnbench.render.published_table import TITLE as PUBLISHED
 from attnbench.render.published_table import published_tables
-from attnbench.render.roofline_plot import roofline_figure
+from attnbench.render.roofline_plot import roofline_panels
 from attnbench.render.roofline_table import MEANING as ROOFLINE_MEANING
 from attnbench.render.roofline_table import TITLE as ROOFLINE
-from attnbench.render.roofline_table import roofline_tables
+from attnbench.render.roofline_table import roof_title, roofline_tables
 from attnbench.render.share_table import share_tables
 from attnbench.render.styles import StyleBook
 from attnbench.render.svg import PageDrawings, color_variables
@@ -128,15 +129,32 @@ def _window_plots(report: Report, drawings: PageDrawings) -> list[str]:
     ]
 
 
-def _roofline_plots(report: Report, book: StyleBook, drawings: PageDrawings) -> list[str]:
-    """Return a drawing for each roof, empty where no case has an intensity."""
-    figures = [roofline_figure(one, book) for one in report.rooflines]
-    return [
-        ""
-        if figure is None
-        else drawings.element(svg_text(figure), f"roofline-{place}", f"{ROOFLINE}: {one.roof.device}")
-        for place, (figure, one) in enumerate(zip(figures, report.rooflines, strict=True))
-    ]
+def _roofline_plots(report: Report, book: StyleBook, drawings: PageDrawings) -> Iterator[Plot]:
+    """Yield the drawings of each roof: a panel for each mode, none where no case has an intensity."""
+    for place, one in enumerate(report.rooflines):
+        key = f"roofline-{place}"
+        panels, entries = roofline_panels(one, book)
+        yield Plot(
+            key=key,
+            title=roof_title(one.roof, report),
+            meaning="",
+            legend=_swatches(key, entries, drawings),
+            parts=(
+                (
+                    "",
+                    tuple(
+                        DrawnPanel(
+                            title=mode,
+                            svg=drawings.element(
+                                svg_text(figure), f"{key}-{mode_place}", f"{ROOFLINE}, {mode}"
+                            ),
+                        )
+                        for mode_place, (mode, figure) in enumerate(panels)
+                    ),
+                ),
+            ),
+            notes=(),
+        )
 
 
 def _unseen(answer_count: int) -> list[str]:
@@ -168,10 +186,16 @@ def _plot(group: MetricPanels, book: StyleBook, drawings: PageDrawings, untold: 
 def _legend(
     key: str, panels: Sequence[Panel], book: StyleBook, drawings: PageDrawings
 ) -> tuple[tuple[str, str], ...]:
+    return _swatches(key, legend_entries(panels, book), drawings)
+
+
+def _swatches(
+    key: str, entries: Sequence[tuple[Line2D, str]], drawings: PageDrawings
+) -> tuple[tuple[str, str], ...]:
     """Return ``(drawing, label)`` of every legend entry."""
     return tuple(
         (drawings.element(svg_text(swatch_figure(handle)), f"{key}-legend{place}", ""), label)
-        for place, (handle, label) in enumerate(legend_entries(panels, book))
+        for place, (handle, label) in enumerate(entries)
     )
 
 

@@ -37,17 +37,23 @@ DOTS_PER_INCH = 160
 def panel_figure(panel: Panel, book: StyleBook) -> Figure:
     """Return one panel alone, without title or legend: the page around it has them."""
     with matplotlib_settings():
-        width, height = LONE_PANEL_INCHES[0], LONE_PANEL_INCHES[1] + strip_points(panel) / 72
-        figure = Figure(figsize=(width, height))
+        above = strip_points(panel) / 72
+        figure = Figure(figsize=(LONE_PANEL_INCHES[0], LONE_PANEL_INCHES[1] + above))
         figure.patch.set_alpha(0.0)
-        figure.subplots_adjust(
-            left=LONE_MARGINS["left"] / width,
-            right=1 - LONE_MARGINS["right"] / width,
-            bottom=LONE_MARGINS["bottom"] / height,
-            top=1 - (LONE_MARGINS["top"] + strip_points(panel) / 72) / height,
-        )
+        set_lone_margins(figure, above)
         draw_panel(figure.add_subplot(), panel, book)
         return figure
+
+
+def set_lone_margins(figure: Figure, above: float = 0.0) -> None:
+    """Leave the margins of a lone panel, with ``above`` inches more at the top."""
+    width, height = figure.get_size_inches()
+    figure.subplots_adjust(
+        left=LONE_MARGINS["left"] / width,
+        right=1 - LONE_MARGINS["right"] / width,
+        bottom=LONE_MARGINS["bottom"] / height,
+        top=1 - (LONE_MARGINS["top"] + above) / height,
+    )
 
 
 def metric_figure(panels: Sequence[Panel], book: StyleBook, heading: str) -> Figure:

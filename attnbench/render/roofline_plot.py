@@ -6,6 +6,7 @@ and the rate that ``exp2`` allows a forward pass.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,7 +17,12 @@ from attnbench.analysis.facets import MODE_WORDS
 from attnbench.analysis.roofline import Roof, Roofline, RooflinePoint
 from attnbench.render.axes import padded_range, set_frame, set_rate_axis
 from attnbench.render.numbers import format_bytes, format_count
-from attnbench.render.plots import draw_legend, matplotlib_settings
+from attnbench.render.plots import (
+    LONE_PANEL_INCHES,
+    draw_legend,
+    matplotlib_settings,
+    set_lone_margins,
+)
 from attnbench.render.styles import Style, StyleBook, hex_color
 
 AXES_INCHES = (3.4, 2.7)
@@ -26,15 +32,12 @@ DASHES = {"products": (), "memory": (4.0, 2.0), "exp2": (1.0, 1.5)}
 
 
 def roofline_figure(roofline: Roofline, book: StyleBook) -> Figure | None:
-    """Return the plot of the longest lengths; None where no case has an intensity."""
-    placed = [point for point in roofline.longest if point.intensity]
-    if not placed:
+    """Return the plot of the longest lengths, with a legend; None where no case has an intensity."""
+    modes = _modes(roofline)
+    if not modes:
         return None
-    modes = [mode for mode in MODE_WORDS if any(point.row.mode == mode for point in placed)]
-    modes += sorted({point.row.mode for point in placed} - set(modes))
     columns = min(COLUMNS, len(modes))
     lines = math.ceil(len(modes) / columns)
-    exp2 = _exp2_rate(roofline)
     with matplotlib_settings():
         figure = Figure(
             figsize=(AXES_INCHES[0] * columns + LEGEND_INCHES, AXES_INCHES[1] * lines),
@@ -44,16 +47,48 @@ def roofline_figure(roofline: Roofline, book: StyleBook) -> Figure | None:
         entries: dict[str, Line2D] = {}
         for place, mode in enumerate(modes, start=1):
             axes = figure.add_subplot(lines, columns, place)
-            _set_axes(axes, roofline.roof, placed, exp2)
             axes.set_title(MODE_WORDS.get(mode, mode), loc="left", color=hex_color("text"))
-            entries |= _draw_roof(axes, roofline.roof, exp2 if mode == "fwd" else None)
-            for point in placed:
-                if point.row.mode == mode:
-                    entries[point.label] = _draw_point(axes, point, book[point.label])
+            entries |= _draw(axes, roofline, mode, book)
         draw_legend(figure, [(handle, label) for label, handle in entries.items()])
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
         return figure
+
+
+def roofline_panels(
+    roofline: Roofline, book: StyleBook
+) -> tuple[list[tuple[str, Figure]], list[tuple[Line2D, str]]]:
+    """Return the axes of each mode as a drawing of its own, under its name, and what a legend says of all."""
+    panels, entries = [], {}
+    for mode in _modes(roofline):
+        with matplotlib_settings():
+            figure = Figure(figsize=LONE_PANEL_INCHES)
+            figure.patch.set_alpha(0.0)
+            set_lone_margins(figure)
+            entries |= _draw(figure.add_subplot(), roofline, mode, book)
+        panels.append((MODE_WORDS.get(mode, mode), figure))
+    return panels, [(handle, label) for label, handle in entries.items()]
+
+
+def _placed(roofline: Roofline) -> list[RooflinePoint]:
+    return [point for point in roofline.longest if point.intensity]
+
+
+def _modes(roofline: Roofline) -> list[str]:
+    """Return the modes that have a point, in reading order."""
+    found = {point.row.mode for point in _placed(roofline)}
+    return [mode for mode in MODE_WORDS if mode in found] + sorted(found - set(MODE_WORDS))
+
+
+def _draw(axes: Axes, roofline: Roofline, mode: str, book: StyleBook) -> dict[str, Line2D]:
+    """Draw one mode, and return what a legend says of it."""
+    placed, exp2 = _placed(roofline), _exp2_rate(roofline)
+    _set_axes(axes, roofline.roof, placed, exp2)
+    entries = _draw_roof(axes, roofline.roof, exp2 if mode == "fwd" else None)
+    for point in placed:
+        if point.row.mode == mode:
+            entries[point.label] = _draw_point(axes, point, book[point.label])
+    return entries
 
 
 def _exp2_rate(roofline: Roofline) -> float | None:
@@ -97,30 +132,37 @@ def _draw_roof(axes: Axes, roof: Roof, exp2: float | None) -> dict[str, Line2D]:
     if exp2 is not None:
         lines["exp2"] = ([left, right], [exp2] * 2)
         words["exp2"] = f"exp2, {format_count(int(exp2))}FLOP/s forward"
-    drawn = {}
-    for name, (xs, ys) in lines.items():
-        (drawn[words[name]],) = axes.plot(
+    return {
+        words[name]: _draw_line(
+            axes,
             xs,
             ys,
+            label=f"ceiling {name}",
             color=hex_color("muted"),
             linestyle=(0, DASHES[name]) if DASHES[name] else "-",
             linewidth=1.2,
             zorder=1.5,
-            label=f"ceiling {name}",
         )
-    return drawn
+        for name, (xs, ys) in lines.items()
+    }
 
 
 def _draw_point(axes: Axes, point: RooflinePoint, style: Style) -> Line2D:
-    (line,) = axes.plot(
+    return _draw_line(
+        axes,
         [point.intensity or math.nan],
         [point.flops_per_s],
+        label=f"point {point.label}",
         color=hex_color(style.color),
         marker=style.marker,
         fillstyle=style.fill,
         markerfacecoloralt=hex_color("paper"),
         linestyle="",
         markersize=6.5,
-        label=f"point {point.label}",
     )
-    return line
+
+
+def _draw_line(axes: Axes, xs: Sequence[float], ys: Sequence[float], *, label: str, **looks: Any) -> Line2D:
+    """Draw a line, and return one that looks alike and is in no axes, for legends."""
+    axes.plot(xs, ys, label=label, **looks)
+    return Line2D([], [], **looks)

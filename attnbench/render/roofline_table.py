@@ -30,14 +30,15 @@ COLUMNS = (
     ("Cases", False),
     ("Implementation", False),
     ("Length", True),
-    ("Intensity", True),
-    ("FLOP/s", True),
+    ("Limit", False),
+    ("Reached", True),
     ("Latency", True),
     ("Matmul", True),
     ("Memory", True),
     ("Exp2", True),
-    ("Limit", False),
-    ("Reached", True),
+    ("FLOP/s", True),
+    ("Intensity", True),
+    ("Bytes", False),
 )
 
 
@@ -72,17 +73,17 @@ def roof_words(roof: Roof) -> str:
 
 def _row(point: RooflinePoint, report: Report) -> list[str]:
     limits = [format_value(point.limits_ms.get(name), "ms") for name in (MATMUL, MEMORY, EXP2)]
-    kind = "" if point.counted else " of operands"
     return [
         group_title(point.facet, report.untold),
         point.label,
         format_seqlen(point.row.seqlen),
-        ABSENT if point.intensity is None else f"{format_number(point.intensity)}{kind}",
-        format_count(int(point.flops_per_s)),
-        format_value(point.row.latency_ms, "ms"),
-        *limits,
         point.limit or "beaten, all",
         format_percent(point.fraction),
+        format_value(point.row.latency_ms, "ms"),
+        *limits,
+        format_count(int(point.flops_per_s)),
+        ABSENT if point.intensity is None else format_number(point.intensity),
+        ABSENT if point.intensity is None else "DRAM" if point.counted else "operand",
     ]
 
 

@@ -11,7 +11,7 @@ from attnbench.measure.record import Flops, Provenance, Record, Traffic
 from attnbench.render.files import write_report
 from attnbench.render.html import html_report
 from attnbench.render.markdown import markdown_report
-from attnbench.render.roofline_plot import roofline_figure
+from attnbench.render.roofline_plot import roofline_figure, roofline_panels
 from attnbench.render.roofline_table import TITLE, roofline_tables
 from attnbench.render.styles import StyleBook, hex_color
 from tests.analysis.synthetic import make_record, make_run
@@ -63,7 +63,8 @@ def test_a_row_for_the_longest_length_of_each_curve(report: Report) -> None:
         "Cases": "forward",
         "Implementation": "naive",
         "Length": "1k",
-        "Intensity": "1.3 of operands",
+        "Intensity": "1.3",
+        "Bytes": "operand",
         "FLOP/s": "10.2 G",
         "Latency": "10.0 ms",
         "Matmul": "1.02 ms",
@@ -119,6 +120,19 @@ def test_points_and_ceilings_of_the_plot(report: Report) -> None:
         "naive",
         "sdpa",
     ]
+
+
+def test_the_page_has_a_drawing_for_each_mode_and_a_legend(report: Report) -> None:
+    (roofline,), book = report.rooflines, StyleBook(report.series)
+    panels, entries = roofline_panels(roofline, book)
+    assert [title for title, _ in panels] == ["forward", "forward + backward"]
+    assert [label for _, label in entries][-2:] == ["naive", "sdpa"]
+    # A line of axes would be clipped to them.
+    assert all(handle.axes is None for handle, _ in entries)
+    section = html_report(report).split('<section id="roofline">')[1].split("</section>")[0]
+    assert section.count("<figcaption>") == 2
+    assert section.count("<svg") == len(entries) + 2
+    assert section.count("<span>products, 100 GFLOP/s</span>") == 1
 
 
 def test_without_bytes_there_is_a_row_and_no_plot() -> None:
