@@ -65,7 +65,10 @@ def compare_with_published(
         devices: the GPU's name by ``CaseRow.run``; runs without one match nothing.
         tables: published ones. Where a source prints times and rates of the same, the times are taken.
     """
-    usable = [table for table in tables if table.has_shape]
+    present = {_plain(name) for name in devices.values()}
+    usable = [
+        table for table in tables if table.has_shape and present.intersection(map(_plain, table.device_names))
+    ]
     found: dict[tuple[Any, ...], Comparison] = {}
     for facet, members in facets_of(rows).items() if usable else ():
         for table in usable:

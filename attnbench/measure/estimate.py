@@ -7,6 +7,7 @@ the rest closed forms of the config (`model/sizes.py`).
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -118,7 +119,7 @@ def estimate(
     cases = _cases(preset, seqlen, implementation, dtype, batch, window)
     attentions = {mode: attentions_of(case) for mode, case in cases.items()}
     problem = attentions["fwd"][0].problem
-    told = {"implementation": implementation, "seqlen": seqlen, "mask": problem.mask.slug}
+    told: dict[str, Any] = {"implementation": implementation, "seqlen": seqlen, "mask": problem.mask.slug}
     refused = case_refusals(cases["fwd"], attentions["fwd"])
     if refused:
         return Estimate(**told, unsupported=refused)

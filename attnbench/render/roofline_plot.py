@@ -59,7 +59,8 @@ def roofline_panels(
     roofline: Roofline, book: StyleBook
 ) -> tuple[list[tuple[str, Figure]], list[tuple[Line2D, str]]]:
     """Return the axes of each mode as a drawing of its own, under its name, and what a legend says of all."""
-    panels, entries = [], {}
+    panels: list[tuple[str, Figure]] = []
+    entries: dict[str, Line2D] = {}
     for mode in _modes(roofline):
         with matplotlib_settings():
             figure = Figure(figsize=LONE_PANEL_INCHES)

@@ -122,6 +122,7 @@ def test_the_gpu_is_the_one_that_was_used() -> None:
     assert gpu_name(make_run([], environment=two)) == ""
     assert gpu_name(make_run([], environment=two, ceilings={"cuda": {"name": "NVIDIA L4"}})) == "NVIDIA L4"
     assert gpu_name(make_run([], environment={"gpus": [{"name": "NVIDIA L4"}] * 2})) == "NVIDIA L4"
+    strange: Any
     for strange in ({"gpus": "none"}, {"gpus": ["x", 3]}, [], None):
         assert gpu_name(make_run([], environment=strange, ceilings=3)) == ""
 

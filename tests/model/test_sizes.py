@@ -118,9 +118,7 @@ def test_saved_is_what_autograd_saves(name: str) -> None:
 @pytest.mark.parametrize("name", [*FORMS, "stdlib-decoder", "small-encoder-decoder"])
 def test_the_peak_is_that_of_tensor_lifetimes(name: str, implementation: str, dtype: str) -> None:
     config = load_preset(name)
-    case = Case(
-        implementation=implementation, level="model", preset=name, seqlen_q=128, batch=BATCH, dtype=dtype
-    )
+    case = case_of(name, implementation=implementation, seqlen_q=128, seqlen_k=128, dtype=dtype)
     counts = predict_counts(case)
     cores = {one.place: one.cost.peak_bytes for one in attentions_of(case)}
     stated = peak_bytes(config, tokens_of(config, 128, 128), 2 if dtype == "bfloat16" else 4, cores)
