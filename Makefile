@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench bench-peers bench-repeatability test test-long gpu-test kernels-baseline lint clean
+.PHONY: help bench bench-peers bench-repeatability test test-long gpu-test gpu-pairs kernels-baseline lint clean
 
 NEW_ENOUGH := 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -10,7 +10,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check
 # One thread a worker: two workers fill two cores, and interpreted kernels slow down eightfold on a busy machine otherwise.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+# Tests stay beside those of their file, which share truths and folders, until a worker has none left.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +31,9 @@ test-long: .venv/.test  ## the long forms: slow tests, and property tests with m
 
 gpu-test: .venv/.test  ## the tests that need a CUDA device
 	@TRITON_INTERPRET=0 $(BIN)/python -m pytest -m gpu
+
+gpu-pairs: .venv/.runtime  ## on a CUDA device: counters, timers and peaks beside another way to the same number, as a table
+	@$(BIN)/python -m benchmarks.gpu_pairs $(ARGS)
 
 bench-peers: .venv/.peers  ## the CPU paths of sliding-window and linear against other packages, in one table
 	@mkdir -p runs

@@ -1,15 +1,18 @@
-"""What the harness itself costs: forecasting 10,000 cases, and appending 10,000 records to a run.
+"""What the harness itself costs: showing 10,000 cases, and appending 10,000 records to a run.
 
 In: nothing. Out: a table of seconds, by the wall clock and of this process, which neighbours disturb less.
 
     python benchmarks/overhead.py
 """
 
+import contextlib
+import io
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from attnbench.cli import main as command_line
 from attnbench.measure.forecast import forecast
 from attnbench.measure.record import Latency, Record
 from attnbench.plan.suite import load_suite
@@ -39,6 +42,12 @@ def timed(what: str, action: Callable[[], object]) -> None:
     print(f"{what:<44}{time.perf_counter() - wall:8.2f} s {time.process_time() - own:8.2f} s of this process")
 
 
+def show(file: Path) -> None:
+    """Run `attnbench show`, for nobody to read."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        command_line(["show", str(file)])
+
+
 def append(folder: Path) -> None:
     """Write records of a usual size, each to the disk."""
     with RunWriter.create(folder, {"cases": {}}) as writer:
@@ -59,6 +68,7 @@ def main() -> None:
         timed("10,048 cases from a suite", lambda: load_suite(file))
         cases = load_suite(file).cases
         timed("their forecasts", lambda: list(map(forecast, cases)))
+        timed("the two and a table: `attnbench show`", lambda: show(file))
         timed("10,000 records, each flushed to the disk", lambda: append(run))
         timed("10,000 records read", lambda: load_run(run))
 

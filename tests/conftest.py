@@ -10,6 +10,7 @@ os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # said aloud, since Triton 3.10 tu
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,6 +44,35 @@ def unchecked_integers() -> None:
     from triton.runtime.interpreter import interpreter_builder
 
     interpreter_builder.options = replace(interpreter_builder.options, sanitize_overflow=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def language_patched_once() -> None:
+    """Spare what takes the interpreter half of its time, and changes nothing that a kernel computes.
+
+    It patches the language again for each device function that a launched kernel calls, and makes a table of
+    types anew for each cast.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    patch, table = interpreter._patch_lang, {}
+    type_of = interpreter._get_np_dtype
+
+    def patch_unless_patched(function: Any) -> Any:
+        languages = [value for value in function.__globals__.values() if value is tl or value is tl.core]
+        builtins = [tl.core.tensor.__add__, *(language.load for language in languages)]
+        is_patched = languages and not any(map(tl.core.is_builtin, builtins))
+        return None if is_patched else patch(function)
+
+    def remembered_type(of: Any) -> Any:
+        name = of.scalar.name
+        if name not in table:
+            table[name] = type_of(of)
+        return table[name]
+
+    interpreter._patch_lang = patch_unless_patched
+    interpreter._get_np_dtype = remembered_type
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_python_of_models_runs() -> None:
 
 
 def test_python_of_conversion_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
     config = transformers.GPT2Config(
         vocab_size=50, n_positions=8, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
     )

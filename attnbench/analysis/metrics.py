@@ -29,6 +29,10 @@ class Metric:
     """What the value must stay below."""
     floor: str = ""
     """What no implementation can go below."""
+    theory: str = ""
+    """The quantity of `CaseRow.theory` that should grow as this one does."""
+    counted: bool = False
+    """Whether it is counted, without noise: it then equals its theory, or one of the two is wrong."""
     judged: bool = False
     """Whether the verdicts of a latency are about it."""
     axis_decode: str = ""
@@ -51,6 +55,7 @@ LATENCY = Metric(
     record_field=("latency", "median_ms"),
     low="latency_low_ms",
     high="latency_high_ms",
+    theory="executed_flops",
     judged=True,
     axis_decode="latency of one token, median",
 )
@@ -62,6 +67,8 @@ PEAK_MEMORY = Metric(
     value="peak_bytes",
     record_field=("memory", "peak_bytes"),
     expected="predicted_peak_bytes",
+    theory="peak_bytes",
+    counted=True,
 )
 OPERAND_BYTES = Metric(
     key="operand-bytes",
@@ -71,6 +78,8 @@ OPERAND_BYTES = Metric(
     value="operand_bytes",
     record_field=("traffic", "operand_bytes"),
     floor="compulsory_bytes",
+    theory="operand_bytes",
+    counted=True,
 )
 REQUESTED_BYTES = Metric(
     key="requested-bytes",
@@ -80,7 +89,30 @@ REQUESTED_BYTES = Metric(
     value="requested_bytes",
     record_field=("traffic", "requested_bytes"),
     floor="compulsory_bytes",
+    theory="requested_bytes",
+    counted=True,
     kernels_only=True,
+)
+DRAM_BYTES = Metric(
+    key="dram-bytes",
+    title="DRAM bytes",
+    axis="DRAM bytes",
+    unit="bytes",
+    value="dram_bytes",
+    record_field=("traffic", "dram_bytes"),
+    floor="compulsory_bytes",
+    optional=True,
+)
+FLOPS = Metric(
+    key="flops",
+    title="FLOPs",
+    axis="FLOPs executed",
+    unit="number",
+    value="executed_flops",
+    record_field=("flops", "executed"),
+    theory="executed_flops",
+    counted=True,
+    optional=True,
 )
 ERROR = Metric(
     key="error",
@@ -139,6 +171,8 @@ METRICS = (
     *SHARES,
     OPERAND_BYTES,
     REQUESTED_BYTES,
+    DRAM_BYTES,
+    FLOPS,
     ERROR,
     RELATIVE_ERROR,
     BUDGET_SHARE,

@@ -72,7 +72,7 @@ class PowerLaw:
 
 
 def fit_power_law(
-    seqlens: Sequence[int], values: Sequence[float], *, with_overhead: bool = True
+    seqlens: Sequence[int], values: Sequence[float] | Floats, *, with_overhead: bool = True
 ) -> PowerLaw | None:
     """Fit the curve; None below three different lengths, or where a value is no positive number.
 

@@ -2,17 +2,19 @@
 none adds to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from attnbench.analysis.clocks import judged_by_clock
 from attnbench.analysis.comparison import Comparison, compare_with_published, gpu_name, published_curves
 from attnbench.analysis.facets import Facet, constants_of, facets_of, untold_of
+from attnbench.analysis.frontier import Frontier, frontiers
 from attnbench.analysis.metrics import LATENCY, METRICS, Metric
 from attnbench.analysis.provenance import RunFacts, run_facts, run_labels
 from attnbench.analysis.published import published_tables
 from attnbench.analysis.roofline import Roofline, rooflines_of
 from attnbench.analysis.rows import CaseRow, clean_text, rows_of
-from attnbench.analysis.series import Panel, Series, groups_of, panels_of
+from attnbench.analysis.series import Panel, Series, grouped, groups_of, panels_of
 from attnbench.analysis.summary import Summary, summarize
 from attnbench.run.store import Run
 
@@ -42,6 +44,7 @@ class Report:
     untold: set[str]
     """Facet fields that titles leave out."""
     summary: Summary
+    frontiers: tuple[Frontier, ...]
     metrics: tuple[MetricPanels, ...]
     published: tuple[Comparison, ...]
     """Curves beside numbers that others published for the same device and shape."""
@@ -60,7 +63,7 @@ def build_report(runs: Sequence[Run]) -> Report:
     """Return what there is to say about one run, or about several side by side."""
     labels = run_labels([run.path for run in runs])
     labelled = dict(zip(labels, runs, strict=True))
-    rows = rows_of(labelled)
+    rows = judged_by_clock(rows_of(labelled))
     facts = tuple(run_facts(label, run) for label, run in labelled.items())
     facets = facets_of(rows)
     by_name = {clean_text(label): run for label, run in labelled.items()}
@@ -74,6 +77,7 @@ def build_report(runs: Sequence[Run]) -> Report:
         constants=constants_of(facets),
         untold=untold_of(facets),
         summary=summarize(rows),
+        frontiers=tuple(frontiers(grouped(facets), _allowed(labelled))),
         metrics=tuple(_metric_panels(rows, metric, published) for metric in METRICS),
         published=published,
         rooflines=tuple(rooflines_of(rows, by_name)),
@@ -84,6 +88,19 @@ def build_report(runs: Sequence[Run]) -> Report:
             if record.latency is not None
         ),
     )
+
+
+def _allowed(runs: Mapping[str, Run]) -> dict[str, dict[str, int]]:
+    """Return the bytes that each run allowed, by kind of device; nothing where it does not say."""
+    return {
+        clean_text(label): {
+            kind: limit
+            for kind, limit in limits.items()
+            if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0
+        }
+        for label, run in runs.items()
+        if isinstance(limits := run.meta.get("memory_limits"), Mapping)
+    }
 
 
 def _metric_panels(rows: Sequence[CaseRow], metric: Metric, published: Sequence[Comparison]) -> MetricPanels:

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attnbench.analysis.clocks import VALID
 from attnbench.analysis.facets import Facet, facets_of
 from attnbench.analysis.metrics import LATENCY
 from attnbench.analysis.rows import CaseRow, clean_text, positive_number
-from attnbench.analysis.series import VALID, groups_of, series_of
+from attnbench.analysis.series import groups_of, series_of
 from attnbench.device.rates import product_rate
 from attnbench.run.store import Run
 

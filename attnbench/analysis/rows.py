@@ -22,6 +22,7 @@ from attnbench.measure.record import (
     Quality,
     Record,
     Share,
+    Telemetry,
     Traffic,
 )
 from attnbench.run.store import Run
@@ -79,6 +80,9 @@ class CaseRow:
     """Whether the interval is that of the samples of one launch."""
     latency_verdict: tuple[str, ...] = ()
     launches: int | None = None
+    sm_clock_mhz: float | None = None
+    usual_sm_clock_mhz: float | None = None
+    """Of the run, by `clocks.py`."""
     peak_bytes: int | None = None
     peak_increment_bytes: int | None = None
     predicted_peak_bytes: int | None = None
@@ -89,6 +93,7 @@ class CaseRow:
     dram_bytes: int | None = None
     useful_flops: int | None = None
     exponentials: int | None = None
+    executed_flops: int | None = None
     max_abs_error: float | None = None
     error_budget: float | None = None
     budget_used: float | None = None
@@ -113,6 +118,8 @@ class CaseRow:
     reduced: str = ""
     """What was cut so that the case could be checked, in words."""
     reproduce: str = ""
+    theory: Mapping[str, int] = field(default_factory=dict)
+    """What formulas say of the case, by the quantity's name."""
     absent: Mapping[str, str] = field(default_factory=dict)
     """Section or field name -> why it could not be had."""
 
@@ -149,6 +156,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
     share = record.share or Share()
     step = record.optimizer_step or OptimizerStep()
     quality = record.quality or Quality()
+    flops = record.flops or Flops()
     agreement = record.agreement or Agreement()
     low_ms, high_ms, one_launch = _interval(latency)
     provenance = record.provenance or Provenance()
@@ -185,6 +193,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         one_launch=one_launch,
         latency_verdict=tuple(clean_text(word) for word in latency.verdict or ()),
         launches=_whole(latency.launches),
+        sm_clock_mhz=positive_number((record.telemetry or Telemetry()).sm_clock_mhz),
         peak_bytes=_whole(memory.peak_bytes),
         peak_increment_bytes=_whole(memory.peak_increment_bytes),
         predicted_peak_bytes=_whole(memory.predicted_peak_bytes),
@@ -195,6 +204,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         dram_bytes=_whole(traffic.dram_bytes),
         useful_flops=_whole(flops.useful),
         exponentials=_whole(flops.exponentials),
+        executed_flops=_whole(flops.executed),
         max_abs_error=_not_negative(agreement.max_abs_error),
         error_budget=_not_negative(agreement.budget),
         budget_used=_not_negative(agreement.budget_used),
@@ -215,6 +225,11 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         threads=_whole(provenance.threads),
         reduced=clean_text(provenance.reduced),
         reproduce=clean_text(provenance.reproduce),
+        theory={
+            clean_text(key): count
+            for key, value in (record.theory or {}).items()
+            if (count := _whole(value)) is not None
+        },
         absent={clean_text(key): clean_text(why) for key, why in record.unavailable.items()},
     )
 

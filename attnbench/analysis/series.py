@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from attnbench.analysis.clocks import VALID
 from attnbench.analysis.facets import Facet, facets_of, group_title, untold_of
 from attnbench.analysis.metrics import Metric
 from attnbench.analysis.rows import CaseRow
 
-VALID = "valid"
 SERIES_IN_A_PANEL = 9
 """Masks share a panel only up to this many curves."""
 
@@ -34,6 +34,8 @@ class Point:
     expected: float | None = None
     limit: float | None = None
     floor: float | None = None
+    theory: float | None = None
+    """What a formula says of a quantity that should grow alike; its unit may be another."""
     reason: str = ""
     doubts: tuple[str, ...] = ()
     """Verdicts that speak against the value."""
@@ -120,6 +122,13 @@ def groups_of(facets: Mapping[Facet, Sequence[CaseRow]]) -> list[tuple[Facet, ..
     return groups
 
 
+def grouped(facets: Mapping[Facet, Sequence[CaseRow]]) -> dict[Facet, list[CaseRow]]:
+    """Return the rows of facets that are shown together, under the first of them."""
+    return {
+        together[0]: [row for facet in together for row in facets[facet]] for together in groups_of(facets)
+    }
+
+
 def panels_of(rows: Sequence[CaseRow], metric: Metric) -> list[Panel]:
     """Return every panel of a metric. Every row is in exactly one series of one panel, whatever its status.
 
@@ -204,6 +213,7 @@ def _point(row: CaseRow, metric: Metric) -> Point:
         expected=number(metric.expected),
         limit=number(metric.limit),
         floor=number(metric.floor),
+        theory=row.theory.get(metric.theory),
         doubts=tuple(word for word in row.latency_verdict if word != VALID) if metric.judged else (),
         reason=row.why_absent(*metric.record_field) if row.is_ok and value is None else row.reason,
     )

@@ -1,8 +1,8 @@
 """First findings that follow from the records alone. In: `CaseRow`s. Out: `Summary`: rankings, growth,
 shares, failures, accuracy, doubts.
 
-No fits: an exponent here is the secant between the last two lengths, ``log(y2 / y1) / log(n2 / n1)``, and is
-labelled as such.
+`Summary.growth` holds secants between the last two lengths, ``log(y2 / y1) / log(n2 / n1)``, labelled as
+such; fits are in `Summary.scalings`.
 """
 
 import math
@@ -10,11 +10,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from attnbench.analysis.clocks import VALID, below_usual
 from attnbench.analysis.facets import Facet, facets_of
 from attnbench.analysis.metrics import LATENCY, PEAK_MEMORY, STATE_MEMORY, Metric
+from attnbench.analysis.overtaking import Overtaking, overtakings
 from attnbench.analysis.quality import EXACT_SEMANTICS, Exchange, exchanges
 from attnbench.analysis.rows import CaseRow
-from attnbench.analysis.series import VALID, Point, Series, groups_of, series_of
+from attnbench.analysis.scaling import Scaling, scalings
+from attnbench.analysis.series import Point, Series, grouped, series_of
 from attnbench.analysis.shares import ShareChange, share_changes
 
 LEAST_STEP = 1.5
@@ -82,6 +85,7 @@ class Absence:
     """A quantity that fine cases lack, with the reason, and for whom."""
 
     field: str
+    """Several in a row, where they are missing alike."""
     reason: str
     implementations: tuple[str, ...]
     count: int
@@ -108,11 +112,15 @@ class Summary:
     shares: tuple[ShareChange, ...]
     exchanges: tuple[Exchange, ...]
     growth: tuple[LocalExponent, ...]
+    scalings: tuple[Scaling, ...]
+    overtakings: tuple[Overtaking, ...]
     failures: tuple[Failure, ...]
     absences: tuple[Absence, ...]
     accuracy: Accuracy
     doubts: dict[str, int]
     """Verdict of a latency other than ``valid`` -> how many cases carry it."""
+    slow_clocks: tuple[CaseRow, ...]
+    """Those whose SM clock was below the usual one of their run, the slowest first."""
     timed: int
     one_launch: int
     """How many of the latencies have but the interval of one launch."""
@@ -123,9 +131,7 @@ class Summary:
 def summarize(rows: Sequence[CaseRow]) -> Summary:
     """Return the first findings."""
     facets = facets_of(rows)
-    groups = {
-        together[0]: [row for facet in together for row in facets[facet]] for together in groups_of(facets)
-    }
+    groups = grouped(facets)
     timed = [row for row in rows if row.latency_ms is not None]
     return Summary(
         tally=dict(Counter(row.status for row in rows)),
@@ -139,10 +145,13 @@ def summarize(rows: Sequence[CaseRow]) -> Summary:
             for metric in (LATENCY, PEAK_MEMORY, STATE_MEMORY)
             for exponent in _growth(groups, metric)
         ),
+        scalings=tuple(scalings(groups)),
+        overtakings=tuple(overtakings(facets)),
         failures=tuple(_failures(groups)),
         absences=tuple(_absences(rows)),
         accuracy=_accuracy(rows),
         doubts=dict(Counter(word for row in timed for word in row.latency_verdict if word != VALID)),
+        slow_clocks=tuple(sorted(filter(below_usual, timed), key=below_usual, reverse=True)),
         timed=len(timed),
         one_launch=sum(row.one_launch for row in timed),
         other_functions=tuple(sorted({row.implementation for row in rows if _is_other_function(row)})),
@@ -245,9 +254,14 @@ def _absences(rows: Iterable[CaseRow]) -> list[Absence]:
         if row.is_ok:
             for name, reason in row.absent.items():
                 found[name, reason].append(row.implementation)
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for (name, reason), who in found.items():
+        alike[reason, tuple(who)].append(name)
     return [
-        Absence(field=name, reason=reason, implementations=tuple(dict.fromkeys(who)), count=len(who))
-        for (name, reason), who in found.items()
+        Absence(
+            field=", ".join(names), reason=reason, implementations=tuple(dict.fromkeys(who)), count=len(who)
+        )
+        for (reason, who), names in alike.items()
     ]
 
 

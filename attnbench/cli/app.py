@@ -11,6 +11,7 @@ import typer
 
 from attnbench.contract.errors import UsageError
 
+from .claims import claims
 from .doctor import doctor
 from .estimate import estimate
 from .kernels import kernels
@@ -35,6 +36,7 @@ app.command()(show)
 app.command()(estimate)
 app.command()(doctor)
 app.command()(kernels)
+app.command()(claims)
 
 
 def _print_version(wanted: bool) -> None:

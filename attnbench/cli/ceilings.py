@@ -11,6 +11,8 @@ from attnbench.contract.errors import UsageError
 
 Plain = dict[str, Any]
 Row = dict[str, str]
+_PRODUCT = "matmul_flops_per_s."
+"""What the name of a product's rate begins with among those that are unavailable."""
 
 
 def ceilings_of(device: str | None) -> Plain:
@@ -46,8 +48,9 @@ def ceiling_rows(found: Plain) -> Iterator[Row]:
     printed = sheet.get("matmul_flops_per_s", {})
     measured = found.get("matmul_flops_per_s", {})
     missing = found.get("unavailable", {})
-    for name in [*measured, *(name for name in printed if name not in measured)]:
-        why = missing.get(f"matmul_flops_per_s.{name}")
+    failed = [name.removeprefix(_PRODUCT) for name in missing if name.startswith(_PRODUCT)]
+    for name in dict.fromkeys([*measured, *printed, *failed]):
+        why = missing.get(_PRODUCT + name)
         yield _row(f"matmul {name}", measured.get(name), "FLOP/s", printed.get(name), why)
     bandwidth = sheet.get("memory_bytes_per_s")
     for name in ("copy", "triad", "read"):

@@ -49,9 +49,15 @@ class Cost:
 
     def theory(self) -> dict[str, int]:
         """Return the integers that a record holds beside what was measured, by name; no unknown ones."""
-        unmeasured = ("leading", "saved_bytes")
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in unmeasured}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in self._integers().items() if value is not None}
+
+    def unknown(self) -> list[str]:
+        """Return the names of the integers without a closed form."""
+        return [name for name, value in self._integers().items() if value is None]
+
+    def _integers(self) -> dict[str, int | None]:
+        unrecorded = ("leading", "saved_bytes")
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in unrecorded}
 
     def leading_term(self, quantity: str) -> "sympy.Expr":
         """Return the leading term of ``quantity`` as a sympy expression.

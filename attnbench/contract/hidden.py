@@ -51,7 +51,18 @@ def keys_near(problem: Problem, first: int, last: int) -> slice:
     hi = (
         problem.seqlen_k if band.right is None else min(problem.seqlen_k, max(starts) + last + band.right + 1)
     )
-    return slice(min(lo, problem.seqlen_k), max(lo, hi))
+    return slice(min(lo, problem.seqlen_k), min(max(lo, hi), problem.seqlen_k))
+
+
+def queries_near(problem: Problem, first: int, last: int) -> slice:
+    """Return the range of the queries, of any batch row, that may see keys ``first … last``."""
+    band, seqlen = problem.mask.band(), problem.seqlen_q
+    if band is None:
+        return slice(0, seqlen)
+    starts = problem.query_starts or (0,)
+    lo = 0 if band.right is None else max(0, first - max(starts) - band.right)
+    hi = seqlen if band.left is None else min(seqlen, last - min(starts) + band.left + 1)
+    return slice(min(lo, seqlen), max(min(lo, seqlen), hi))
 
 
 def visible_matrix(
@@ -74,7 +85,9 @@ def visible_matrix(
     limit = torch.tensor([last for _, last in positions], device=device, dtype=torch.int64).view(-1, 1, 1, 1)
     b = torch.arange(batch, device=device).view(-1, 1, 1, 1)
     h = torch.arange(heads, device=device).view(1, -1, 1, 1)
-    k_pos = torch.arange(p.seqlen_k, device=device)[keys].view(1, 1, 1, -1)
+    if isinstance(keys, slice):
+        keys = torch.arange(*keys.indices(p.seqlen_k), device=device)
+    k_pos = keys.view(1, 1, 1, -1)
     q_pos = start + index.view(1, 1, -1, 1)
     visible: Tensor = p.mask.visible(b, h, q_pos, k_pos)
     if p.key_lengths is not None:

@@ -2,14 +2,16 @@
 
 import json
 import re
+from functools import lru_cache
 from urllib.parse import quote
 
 _JSON_WORDS = ("true", "false", "null", "NaN", "Infinity")
 
 
-def quoted(text: str) -> str:
-    """Percent-encode everything that an id gives a meaning to."""
-    return quote(text, safe="")
+@lru_cache(maxsize=1024)
+def quoted(text: str, safe: str = "") -> str:
+    """Percent-encode everything that an id gives a meaning to, but for the characters in ``safe``."""
+    return quote(text, safe=safe)
 
 
 def value_text(value: bool | int | float | str) -> str:

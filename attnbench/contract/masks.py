@@ -6,7 +6,7 @@ FlexAttention's ``mask_mod``). Keys stand at 0…Sk-1; query i of a batch row st
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar
@@ -98,6 +98,14 @@ def mask_types() -> dict[str, type[Mask]]:
     return found
 
 
+@cache
+def _parameters(kind: type[Mask]) -> "tuple[list[str], list[Field[Any]]]":
+    """Return the names of a mask's parameters, and those that have to be given."""
+    parameters = fields(kind)
+    required = [one for one in parameters if one.default is MISSING and one.default_factory is MISSING]
+    return [one.name for one in parameters], required
+
+
 def mask_from(spec: "Mask | str | Mapping[str, Any]") -> Mask:
     """Make a mask from a mask, a name, or a table such as ``{"name": "sliding-window", "window_size": 256}``.
 
@@ -118,15 +126,13 @@ def mask_from(spec: "Mask | str | Mapping[str, Any]") -> Mask:
         raise UsageError(
             f"unknown mask {name!r}{nearest(str(name), kinds)}; there are {', '.join(sorted(kinds))}"
         )
-    parameters = fields(kinds[name])
-    known = [field.name for field in parameters]
+    known, required = _parameters(kinds[name])  # type: ignore[arg-type]  # mypy takes its instances' hash
     for key in values:
         if key not in known:
             wanted = ", ".join(known) or "no parameters"
             raise UsageError(
                 f"mask {name!r} has no parameter {key!r}{nearest(key, known)}; it takes {wanted}"
             )
-    required = [one for one in parameters if one.default is MISSING and one.default_factory is MISSING]
     lacking = [one.name for one in required if one.name not in values]
     if lacking:
         example = ", ".join(f"{one.name} = {256 if one.type in (int, 'int') else '…'}" for one in required)

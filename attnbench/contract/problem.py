@@ -114,7 +114,9 @@ class Problem:
         """Fill in what follows from the rest and refuse what cannot be."""
         set_field = object.__setattr__
         for name in SIZES:
-            set_field(self, name, _whole(name, getattr(self, name)))
+            given = getattr(self, name)
+            if (number := _whole(name, given)) is not given:
+                set_field(self, name, number)
         if self.seqlen_k == -1:
             set_field(self, "seqlen_k", self.seqlen_q)
         if self.num_kv_heads == -1:
@@ -179,7 +181,7 @@ class Problem:
 
     def option(self, name: str, default: Any = None) -> Any:
         """Return an option of the implementation."""
-        return dict(self.options).get(name, default)
+        return dict(self.options).get(name, default) if self.options else default
 
     @property
     def softmax_scale(self) -> float:

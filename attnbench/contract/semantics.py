@@ -6,6 +6,7 @@ of the tensors decides: float64 for the truth, the case's own for the baseline. 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +17,7 @@ from .bounds import linear_bounds, softmax_bounds
 from .columns import ColumnFunction, softmax_columns
 from .implementation import AttentionOutput
 from .problem import Problem
+from .rounding import stored_scores
 
 
 class BoundFunction(Protocol):
@@ -60,6 +62,12 @@ class Semantics:
     projections), so that blocks may leave the other keys out. ``bound`` caps the error budgets. ``columns``
     gives the gradients of chosen keys over all queries, from out and lse. ``by_position`` is false where the
     places of keys say only which of them are seen: a full ring buffer need not be put in order then.
+    ``joins`` says that both functions return as ``lse`` the logarithm of the sum of their weights,
+    differentiable, so that rows over many keys can be joined from parts (``joining.py``), whether or not
+    ``lse`` is a result (``has_lse``).
+    ``in_unit(unit)`` is the baseline keeping what it stores in multiples of ``unit``, which rounds it
+    elsewhere; stating it also says that the elements of heads may come in any order. Without it the baseline
+    is one sample of its rounding.
     """
 
     name: str
@@ -68,9 +76,11 @@ class Semantics:
     approximates: "Semantics | None" = None
     bound: BoundFunction | None = None
     columns: ColumnFunction | None = None
+    in_unit: Callable[[float], BlockFunction] | None = None
     has_lse: bool = True
     local_keys: bool = True
     by_position: bool = True
+    joins: bool = False
 
 
 def _softmax_reference(
@@ -102,11 +112,10 @@ class _PlainSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, unit: float
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(q.dtype, torch.float32)
-        scores = (q.to(wide) @ k.to(wide).transpose(-1, -2) * scale).to(q.dtype).to(wide)
-        scores = scores.masked_fill(~visible, -torch.inf)
+        scores = stored_scores(q, k, scale, unit).masked_fill(~visible, -torch.inf)
         some = visible.any(dim=-1, keepdim=True)
         scores = scores.masked_fill(~some, 0)
         lse = torch.logsumexp(scores, dim=-1, keepdim=True)
@@ -116,20 +125,22 @@ class _PlainSoftmax(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, out, kept.to(q.dtype))
         ctx.scale = scale
         lse = lse.masked_fill(~some, -torch.inf)[..., 0]
-        ctx.mark_non_differentiable(lse)
         return out, lse
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(
+        ctx: Any, grad_out: Tensor, grad_lse: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
         q, k, v, out, weights = ctx.saved_tensors
         dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
         q, k, v, out, weights, grad_out = (x.to(wide) for x in (q, k, v, out, weights, grad_out))
         dv = weights.transpose(-1, -2) @ grad_out
         dp = (grad_out @ v.transpose(-1, -2)).to(dtype).to(wide)
-        ds = (weights * (dp - (grad_out * out).sum(dim=-1, keepdim=True))).to(dtype).to(wide)
+        drop = (grad_out * out).sum(dim=-1, keepdim=True) - grad_lse[..., None]
+        ds = (weights * (dp - drop)).to(dtype).to(wide)
         dq = ds @ k * ctx.scale
         dk = ds.transpose(-1, -2) @ q * ctx.scale
-        return dq.to(dtype), dk.to(dtype), dv.to(dtype), None, None
+        return dq.to(dtype), dk.to(dtype), dv.to(dtype), None, None, None
 
 
 def _softmax_baseline(
@@ -140,10 +151,11 @@ def _softmax_baseline(
     problem: Problem,
     visible: Tensor,
     params: Mapping[str, Tensor] | None = None,
+    unit: float = 1.0,
 ) -> AttentionOutput:
-    """The same in the inputs' dtype, as anybody would write it down."""
+    """The same in the inputs' dtype, as anybody would write it down; scores in multiples of ``unit``."""
     apply: Callable[..., tuple[Tensor, Tensor]] = _PlainSoftmax.apply
-    out, lse = apply(q, k, v, visible, problem.softmax_scale)
+    out, lse = apply(q, k, v, visible, problem.softmax_scale, unit)
     return AttentionOutput(out, lse)
 
 
@@ -167,7 +179,8 @@ def _linear_reference(
     """``Σ φ(q)·φ(k) v / Σ φ(q)·φ(k)`` over visible keys with φ = elu + 1; rows without any give 0."""
     weights = _linear_weights(q, k, visible)
     total = weights.sum(dim=-1, keepdim=True)
-    return AttentionOutput((weights @ v) / torch.where(total == 0, 1, total))
+    out = (weights @ v) / torch.where(total == 0, 1, total)
+    return AttentionOutput(out, _log_of(total))
 
 
 def _linear_baseline(
@@ -178,14 +191,27 @@ def _linear_baseline(
     problem: Problem,
     visible: Tensor,
     params: Mapping[str, Tensor] | None = None,
+    unit: float = 1.0,
 ) -> AttentionOutput:
-    """The same with features and weights stored in the inputs' dtype and every sum in float32 (or better)."""
+    """The same with features and weights stored in the inputs' dtype and every sum in float32 (or better).
+
+    Features are kept in multiples of ``unit``, of which the quotient knows nothing.
+    """
     wide = torch.promote_types(q.dtype, torch.float32)
-    features_q, features_k = (_feature(x.to(wide)).to(x.dtype).to(wide) for x in (q, k))
+    features_q, features_k = ((_feature(x.to(wide)) * unit).to(x.dtype).to(wide) for x in (q, k))
     weights = (features_q @ features_k.transpose(-1, -2)).masked_fill(~visible, 0)
     total = weights.sum(dim=-1, keepdim=True)
     out = (weights.to(q.dtype).to(wide) @ v.to(wide)) / torch.where(total == 0, 1, total)
-    return AttentionOutput(out.to(q.dtype))
+    return AttentionOutput(out.to(q.dtype), _log_of(total))
+
+
+def _log_of(total: Tensor) -> Tensor:
+    """Return the logarithms ``[B, H, R]``, -inf (with no gradient) where a row sees no key.
+
+    In float64: rounded to float32, they would add to the baseline an error that no division has.
+    """
+    nothing = total == 0
+    return torch.where(nothing, 1, total).double().log().masked_fill(nothing, -torch.inf)[..., 0]
 
 
 SOFTMAX = Semantics(
@@ -194,7 +220,9 @@ SOFTMAX = Semantics(
     _softmax_baseline,
     bound=softmax_bounds,
     columns=softmax_columns,
+    in_unit=lambda unit: partial(_softmax_baseline, unit=unit),
     by_position=False,
+    joins=True,
 )
 LINEAR_ELU = Semantics(
     "linear-elu",
@@ -202,7 +230,9 @@ LINEAR_ELU = Semantics(
     _linear_baseline,
     approximates=SOFTMAX,
     bound=linear_bounds,
+    in_unit=lambda unit: partial(_linear_baseline, unit=unit),
     has_lse=False,
     by_position=False,
+    joins=True,
 )
 """Katharopoulos et al., arXiv 2006.16236."""

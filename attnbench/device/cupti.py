@@ -102,9 +102,11 @@ class Activities:
                 raise
 
     def _stop(self) -> None:
-        for kind in self._kinds:
-            _ask(f"disable {kind.name}", partial(self._cupti.activity_disable, kind))
-        _ask("finalize", self._cupti.finalize)
+        """Take every step, whichever of them fails."""
+        with contextlib.ExitStack() as steps:  # which goes backwards
+            steps.callback(_ask, "finalize", self._cupti.finalize)
+            for kind in reversed(self._kinds):
+                steps.callback(_ask, f"disable {kind.name}", partial(self._cupti.activity_disable, kind))
 
     def now_ns(self) -> int:
         """The moment, on the clock that all records share."""

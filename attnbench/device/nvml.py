@@ -92,7 +92,7 @@ def gpu_facts(uuid: str) -> dict[str, Any]:
             "power_limit_w": _try(lambda: nv.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
             "ecc": _try(lambda: bool(nv.nvmlDeviceGetEccMode(handle)[0])),
             "mig": _try(lambda: bool(nv.nvmlDeviceGetMigMode(handle)[0])),
-            "driver": _try(nv.nvmlSystemGetDriverVersion),
+            "driver": _try(lambda: nv.nvmlSystemGetDriverVersion()),
         }
 
     return _with_library(read) or {}
@@ -222,10 +222,10 @@ def _field(nv: Any, handle: Any, name: str) -> float:
 
 
 def _try(read: Callable[[], _T]) -> _T | None:
-    """The reading, or None where this GPU or this driver doesn't offer it."""
+    """The reading, or None where this GPU or this driver doesn't offer it, or gives a text in no encoding."""
     import pynvml
 
     try:
         return read()
-    except (pynvml.NVMLError, AttributeError, KeyError):
+    except (pynvml.NVMLError, AttributeError, KeyError, UnicodeDecodeError):
         return None

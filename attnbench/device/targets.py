@@ -1,4 +1,6 @@
-"""What a multiprocessor holds, and how many blocks of a kernel fit. In: `targets.toml`. Out: `Target`s."""
+"""What a multiprocessor holds, and how many blocks of a kernel fit. In: `targets.toml`, and for caches
+`devices.toml`. Out: `Target`s.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnbench.contract.errors import UsageError, nearest
+
+from .datasheets import datasheets
 
 SCHEDULERS = 4
 """Parts of a multiprocessor with registers of their own, on every target listed."""
@@ -93,8 +97,15 @@ def targets() -> Mapping[str, Target]:
     return {name: _target(name, **facts) for name, facts in tomllib.loads(text).items()}
 
 
-def _target(name: str, l2: Mapping[str, Any] | None = None, **facts: Any) -> Target:
-    return Target(name=name, l2=None if l2 is None else L2Cache(**l2), **facts)
+def _target(name: str, l2_of: str | None = None, **facts: Any) -> Target:
+    return Target(name=name, l2=None if l2_of is None else _l2_cache(l2_of), **facts)
+
+
+def _l2_cache(key: str) -> L2Cache:
+    sheet = datasheets()[key]
+    if sheet.l2_bytes is None or sheet.multiprocessors is None:
+        raise ValueError(f"the data sheet {key!r} has no cache or no multiprocessors")
+    return L2Cache(device=sheet.title, multiprocessors=sheet.multiprocessors, bytes=sheet.l2_bytes)
 
 
 def find_target(name: str) -> Target:

@@ -21,6 +21,7 @@ from torch import Tensor
 from attnbench.contract.evaluation import Truth
 
 from .record import Agreement, Error
+from .tally import Tally
 
 ABSOLUTE_FLOOR = 2e-6
 RMS_FLOORS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -28,15 +29,14 @@ MULTIPLES = {"out": 2, "lse": 2}
 GRADIENT_MULTIPLE = 3
 
 
-def _rms_relative(difference: Tensor, reference: Tensor) -> float:
-    total = float(torch.linalg.vector_norm(reference))
-    distance = float(torch.linalg.vector_norm(difference))
-    return distance / total if total else (0.0 if distance == 0 else math.inf)
+def multiple_of(name: str) -> int:
+    """Return m: how many times the baseline's error a tensor may be off by."""
+    return MULTIPLES.get(name, GRADIENT_MULTIPLE)
 
 
-def _where(usable: Tensor, x: Tensor) -> Tensor:
-    """Return the usable elements; without a copy where all are, which at a million tokens takes seconds."""
-    return x if bool(usable.all()) else x[usable]
+def budget_floor(largest: float, dtype: torch.dtype) -> float:
+    """Return what a budget holds however exact the baseline is, given the truth's largest element."""
+    return max(2 * torch.finfo(dtype).eps * largest, ABSOLUTE_FLOOR)
 
 
 def grade(
@@ -47,6 +47,7 @@ def grade(
     name: str = "out",
     dtype: torch.dtype | None = None,
     bound: float = math.inf,
+    held: Tensor | None = None,
 ) -> Error:
     """Grade one tensor against the float64 ``reference`` of the same shape.
 
@@ -57,49 +58,42 @@ def grade(
         name: ``out``, ``lse``, or a gradient; decides the multiple and whether -inf may agree.
         dtype: of the case; default ``actual.dtype``.
         bound: a-priori bound on the error.
+        held: booleans ``[S]`` where the truth of a ``[B, H, S, D]`` is 0 but at some positions: those that
+            ``reference`` and ``plain`` hold. All others of ``actual`` are held to 0.
 
     Returns:
         Errors, budgets, and the verdict ``ok``, ``over_budget``, ``nonfinite``, ``wrong_shape`` or
         ``wrong_dtype``.
     """
-    if actual.shape != reference.shape:
+    shape = reference.shape if held is None else (*reference.shape[:2], held.numel(), *reference.shape[3:])
+    if actual.shape != shape:
         return Error(verdict="wrong_shape")
     dtype = dtype or actual.dtype
     if actual.dtype != dtype and name != "lse":
         return Error(verdict="wrong_dtype")
-    x, truth, base = (tensor.detach().double().cpu() for tensor in (actual, reference, plain))
-    agree = (
-        (x == -math.inf) & (truth == -math.inf) if name == "lse" else torch.zeros_like(x, dtype=torch.bool)
-    )
-    usable = torch.isfinite(x) & torch.isfinite(truth)
-    nonfinite = int((~torch.isfinite(x) & ~agree).sum())
-    nonfinite_reference = int((~torch.isfinite(truth) & ~agree).sum())
-    base_usable = usable & torch.isfinite(base)
-    plain_truth, base = _where(base_usable, truth), _where(base_usable, base)
-    x, truth = _where(usable, x), _where(usable, truth)
-
-    multiple = MULTIPLES.get(name, GRADIENT_MULTIPLE)
-    largest = float(truth.abs().max()) if truth.numel() else 0.0
-    base_error = float((base - plain_truth).abs().max()) if base.numel() else 0.0
-    budget = min(multiple * base_error, bound) + max(2 * torch.finfo(dtype).eps * largest, ABSOLUTE_FLOOR)
-    max_abs_error = float((x - truth).abs().max()) if truth.numel() else 0.0
-    used = max_abs_error / budget
-    rms = _rms_relative(x - truth, truth)
-    rms_budget = None
-    if largest > ABSOLUTE_FLOOR:
-        rms_budget = max(multiple * _rms_relative(base - plain_truth, plain_truth), RMS_FLOORS[dtype])
+    found = Tally(infinite_may_agree=name == "lse")
+    if held is None:
+        found.add(actual, reference, plain)
+    else:
+        found.add_where(held, actual, reference, plain)
+    multiple = multiple_of(name)
+    budget = min(multiple * found.base_error, bound) + budget_floor(found.largest, dtype)
+    used = found.max_abs_error / budget
+    rms, rms_budget = found.rms_relative_error, None
+    if found.largest > ABSOLUTE_FLOOR:
+        rms_budget = max(multiple * found.base_rms_relative_error, RMS_FLOORS[dtype])
         used = max(used, rms / rms_budget)
     verdict = "ok" if used <= 1 else "over_budget"
-    if nonfinite or nonfinite_reference:
+    if found.nonfinite or found.nonfinite_reference:
         verdict = "nonfinite"
     return Error(
-        max_abs_error=max_abs_error,
+        max_abs_error=found.max_abs_error,
         rms_relative_error=rms if math.isfinite(rms) else None,
         budget=budget,
         rms_budget=rms_budget,
         budget_used=used if math.isfinite(used) else None,
-        nonfinite=nonfinite,
-        nonfinite_reference=nonfinite_reference,
+        nonfinite=found.nonfinite,
+        nonfinite_reference=found.nonfinite_reference,
         verdict=verdict,
     )
 
@@ -120,6 +114,13 @@ def joined(of_out: Error, verdict: str, **others: Any) -> Agreement:
 
 def _take(tensor: Tensor | None, rows: Tensor | None) -> Tensor | None:
     return tensor if tensor is None or rows is None else tensor[:, :, rows.to(tensor.device)]
+
+
+def _marked(positions: Tensor, length: int) -> Tensor:
+    """Return booleans ``[length]`` that are true at these positions."""
+    marks = torch.zeros(length, dtype=torch.bool)
+    marks[positions.cpu()] = True
+    return marks
 
 
 def grade_outputs(
@@ -144,7 +145,8 @@ def grade_outputs(
         out: ``[B, H, Sq, Dv]``.
         lse: ``[B, H, Sq]`` or None.
         gradients: ``dq``, ``dk``, ``dv``, each in the shape of its input.
-        truth: float64, out and lse on ``rows`` alone.
+        truth: float64, out, lse and dq on ``rows`` alone, dk and dv on the keys that it says. Other gradients
+            must be 0.
         plain: the baseline's, likewise.
         dtype: of the case, which out and gradients must have; default that of ``out``.
         rows: query rows that the truth holds; None for all.
@@ -158,6 +160,8 @@ def grade_outputs(
         return Agreement(verdict="wrong_shape", rows_checked=0)
     keep = _take(computed, rows)
 
+    held = {"dq": None if rows is None else _marked(rows, out.shape[2]), "dk": truth.keys, "dv": truth.keys}
+
     def part(name: str, actual: Tensor, reference: Tensor, base: Tensor) -> Error:
         if keep is not None and name in ("out", "lse") and actual.shape == reference.shape:
             actual, reference, base = (
@@ -165,7 +169,8 @@ def grade_outputs(
                 reference[keep.to(reference.device)],
                 base[keep.to(base.device)],
             )
-        return grade(actual, reference, base, name=name, dtype=dtype, bound=bounds.get(name, math.inf))
+        bound = bounds.get(name, math.inf)
+        return grade(actual, reference, base, name=name, dtype=dtype, bound=bound, held=held.get(name))
 
     parts: dict[str, Error] = {}
     for name, actual in (

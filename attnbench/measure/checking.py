@@ -5,7 +5,7 @@ Out: the section, or why there is none. The truth is made first, from inputs tha
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -13,15 +13,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnbench.contract.problem import Problem
-from attnbench.contract.semantics import SOFTMAX, Semantics
+from attnbench.contract.semantics import SOFTMAX
 from attnbench.plan.settings import MeasureSettings
 
 from .agreement import grade, grade_outputs, joined, worst_verdict
 from .inputs import inputs_key
 from .record import Agreement, Error
 from .reference_module import reference_bytes, reference_outputs
-from .truth import Yardstick, affordable, make_yardstick, masked_gradient, sample_rows
+from .truth import affordable, exact_out, make_yardstick, sample_rows
+from .unchanged import changed_inputs, fingerprints
 from .workload import Outputs, Workload
 
 GRADIENTS_KEPT = 8
@@ -47,9 +47,10 @@ def upstream_on(workload: Workload, rows: Tensor | None) -> Iterator[None]:
     if given is None or rows is None:
         yield
         return
-    whole = given.clone()
+    whole, here = given.clone(), rows.to(given.device)
     with torch.no_grad():
-        given.copy_(masked_gradient(whole, rows))
+        given.zero_()
+        given[:, :, here] = whole[:, :, here]
         try:
             yield
         finally:
@@ -68,10 +69,10 @@ class Grades(NamedTuple):
 
 
 class Check(NamedTuple):
-    """The truth of a workload, made before the implementation ran, and copies of what it will be given."""
+    """The truth of a workload, made before the implementation ran, and fingerprints of what it is given."""
 
     grades: Grades
-    given: dict[str, Tensor]
+    given: dict[str, Tensor | bytes]
 
     def grade(self, outputs: Outputs, computed: Tensor | None = None) -> Agreement:
         """Grade what the call returned, on the rows that were computed."""
@@ -94,13 +95,7 @@ class Check(NamedTuple):
 
     def written(self, workload: Workload) -> str | None:
         """Say which inputs are no longer what they were, if any: the call wrote to them."""
-        return changed_inputs(self.given, workload)
-
-
-def changed_inputs(given: Mapping[str, Tensor], workload: Workload) -> str | None:
-    """Say which inputs are not what they were when they were copied to ``given``, if any."""
-    changed = [name for name, before in given.items() if not torch.equal(before, workload.inputs[name])]
-    return f"it writes to its inputs: {', '.join(changed)}" if changed else None
+        return changed_inputs(self.given, workload.inputs)
 
 
 def prepare_check(
@@ -125,8 +120,7 @@ def prepare_check(
         if memory_limit_bytes is not None and needed > memory_limit_bytes:
             return f"the float64 twin needs about {needed} bytes, {memory_limit_bytes} bytes may be used"
     grade_it = _attention_check if workload.level == "attention" else _module_check
-    given = {name: tensor.detach().clone() for name, tensor in workload.inputs.items()}
-    return Check(grade_it(workload, settings, rows, folder), given)
+    return Check(grade_it(workload, settings, rows, folder), fingerprints(workload.inputs))
 
 
 def crc32_of(out: Tensor) -> int:
@@ -140,23 +134,16 @@ def _attention_check(
     """Compare out, lse and gradients of a core with the semantics' definition."""
     problem, semantics = workload.problem, workload.implementation.semantics
 
-    def yardstick(of: Semantics, problem: Problem) -> Yardstick:
-        return make_yardstick(
-            of,
-            problem,
-            workload.inputs,
-            rows=rows,
-            params=workload.params,
-            folder=folder,
-            inputs_key=inputs_key(problem, workload.case.inputs, seed=settings.seed),
-        )
-
-    own = yardstick(semantics, problem)
+    inputs, key = workload.inputs, inputs_key(problem, workload.case.inputs, seed=settings.seed)
+    own = make_yardstick(
+        semantics, problem, inputs, rows=rows, params=workload.params, folder=folder, inputs_key=key
+    )
     softmax = None
     if semantics.approximates is SOFTMAX:
-        # Of its definition only out is needed: that of the forward mode, whatever the options.
-        mode = "fwd" if problem.needs_gradients else problem.mode
-        softmax = yardstick(SOFTMAX, problem.replace(mode=mode, options={})).truth.out
+        # Only its out is needed: that of the forward mode, whatever the options.
+        plain_softmax = problem.replace(mode="fwd" if problem.needs_gradients else problem.mode, options={})
+        key = inputs_key(plain_softmax, workload.case.inputs, seed=settings.seed)
+        softmax = exact_out(SOFTMAX, plain_softmax, inputs, rows=rows, folder=folder, inputs_key=key)
 
     def graded(outputs: Outputs, computed: Tensor | None) -> Agreement:
         section = grade_outputs(

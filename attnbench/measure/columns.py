@@ -9,6 +9,7 @@ float64; what is wrong with them elsewhere is wrong in the truth too.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from attnbench.model.weights import generator_for
 from attnbench.plan.settings import MeasureSettings
 
 from .agreement import grade, worst_verdict
+from .baseline_error import affordable_roundings, farthest
 from .record import Agreement, Error
 from .truth import affordable, sample_rows
 from .workload import Outputs, Workload
@@ -102,23 +104,25 @@ def _graded(
 ) -> dict[str, Error]:
     p = workload.problem
     q, k, v, grad_out = (workload.inputs[name].detach() for name in ("q", "k", "v", "grad_out"))
-    out, dtype = outputs.out.detach(), getattr(torch, p.dtype)
+    dtype = getattr(torch, p.dtype)
     bounds: dict[str, float] = {}
     if workload.implementation.semantics.bound is not None:
         shown_k, shown_v = zero_hidden(k, v, p)
         bounds = workload.implementation.semantics.bound(q, shown_k, shown_v, grad_out, p)
 
-    def evaluated(out: Tensor, lse: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-        found = column_gradients(
-            function, q, k, v, out, lse, grad_out, problem=p, columns=columns, dtype=dtype
-        )
-        return found._asdict()
+    evaluated = partial(
+        column_gradients, function, q, k, v, outputs.out, lse, grad_out, problem=p, columns=columns
+    )
 
-    truth = evaluated(out, lse, torch.float64)
-    # out and lse are known to half an ulp, and so is the truth that is made of them: the baseline is given
-    # statistics that are off by as much, so that its error holds what is unknown of the truth.
-    near_out, near_lse = (_within_half_an_ulp(x, settings.seed) for x in (out, lse))
-    plain = evaluated(near_out, near_lse, dtype)
+    def plainly(rounding: int) -> dict[str, Tensor]:
+        # out and lse are known to half an ulp, and so is the truth that is made of them: the baseline is
+        # given statistics that are off by as much, so that its error holds what is unknown of the truth.
+        off = partial(_within_half_an_ulp, generator=generator_for(settings.seed + rounding, "rounding"))
+        return evaluated(dtype=dtype, known=off, rounding=rounding)._asdict()
+
+    truth = evaluated(dtype=torch.float64)._asdict()
+    roundings = affordable_roundings(p.pairs() * columns.numel() // max(1, p.seqlen_k))
+    plain = farthest(plainly, truth, dtype=dtype, most=roundings)
     gradients = outputs.gradients or {}
     graded = {}
     for name, exact in truth.items():
@@ -138,9 +142,9 @@ def _graded(
     return graded
 
 
-def _within_half_an_ulp(x: Tensor, seed: int) -> Tensor:
+def _within_half_an_ulp(x: Tensor, generator: torch.Generator) -> Tensor:
     """Return x, in float32 or better, off by a random part of the rounding of its dtype."""
     half_ulp = torch.finfo(x.dtype).eps / 2
     wide = torch.promote_types(x.dtype, torch.float32)
-    noise = torch.rand(x.shape, generator=generator_for(seed, "rounding"), dtype=wide).to(x.device)
+    noise = torch.rand(x.shape, generator=generator, dtype=wide).to(x.device)
     return x.to(wide) * (1 + half_ulp * (2 * noise - 1))

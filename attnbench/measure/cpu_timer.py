@@ -35,10 +35,10 @@ class CpuTimer:
         with collector_off():
             began = self.clock()
             first_ns = latest_ns = self._sample(task, 1)
-            for _ in range(READINGS):  # a bound, for clocks that stand still
-                if (self.clock() - began) * 1e-9 >= warmup_s:
-                    break
+            stood = 0  # a clock that stands still would never let the warm-up end
+            while (self.clock() - began) * 1e-9 < warmup_s and stood < READINGS:
                 latest_ns = self._sample(task, 1)
+                stood = 0 if latest_ns > 0 else stood + 1
             loops = self._loops(task, latest_ns)
             # A call that takes the whole budget needs no warm-up, and few of it are dear enough.
             dear_s = max(rule.budget_s if rule.dear_s is None else rule.dear_s, warmup_s)

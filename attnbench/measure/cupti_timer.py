@@ -5,13 +5,13 @@ Time between the kernels of a call is in the sample, time before the first is no
 kernel belongs to no call. Only CUDA calls of this process are seen.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from attnbench.device.cupti import Activities, CuptiError, refusal
 
-from .cuda_timer import CudaTimer
 from .stopping import StoppingRule
-from .timing import HOST_CLOCK, Clock, Stream, Task, Timing, UnusableTimerError
+from .stream_timer import StreamTimer
+from .timing import Stream, Task, Timing, UnusableTimerError
 
 TICK_MS = 32e-6
 """The GPU's nanosecond timer moves in steps of 32 ns since Pascal, of a microsecond before."""
@@ -62,13 +62,11 @@ class ActivityStream:
 
 
 @dataclass(frozen=True)
-class CuptiTimer:
-    """Samples as `CudaTimer` does; only what is read is another clock."""
+class CuptiTimer(StreamTimer):
+    """Marks the stream as any timer does; only what is read is another clock."""
 
-    stream: Stream
-    cache: str = "cold"
-    host_clock: Clock = field(default=HOST_CLOCK)
     name: str = "cupti-activity"
+    resolution_ms: float = TICK_MS
 
     def time(self, task: Task, rule: StoppingRule, warmup_s: float) -> Timing:
         """Warm up, sample, and stop recording.
@@ -82,7 +80,9 @@ class CuptiTimer:
         try:
             with Activities() as activities:
                 stream = ActivityStream(self.stream, activities)
-                timer = CudaTimer(stream, self.cache, self.host_clock, self.name, TICK_MS)
-                return timer.time(task, rule, warmup_s)
+                sampler = StreamTimer(
+                    stream, self.cache, self.host_clock, name=self.name, resolution_ms=self.resolution_ms
+                )
+                return sampler.time(task, rule, warmup_s)
         except CuptiError as error:
             raise UnusableTimerError(str(error)) from None

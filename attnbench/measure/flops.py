@@ -13,6 +13,10 @@ from .counting import UNSEEN, Counts
 from .record import Flops
 from .workload import Workload
 
+ATTENTION_ALONE = "has a closed form for attention alone"
+NOT_STATED = "the implementation states no closed form"
+CLOSED_FORMS = ("flops.useful", "flops.dense", "flops.exponentials")
+
 
 class NothingCountedError(RuntimeError):
     """What was counted is not what was performed: nothing was seen, or kernels that state no FLOPs ran."""
@@ -64,8 +68,10 @@ def measure_flops(workload: Workload, counted: Counts | None, unavailable: dict[
         section.useful = useful_flops(workload.problem) if softmax else cost.flops
         section.dense = dense_flops(workload.problem)
         section.exponentials = cost.exponentials
+        if cost.exponentials is None:
+            unavailable["flops.exponentials"] = NOT_STATED
     else:
-        unavailable["flops.useful"] = unavailable["flops.dense"] = "have closed forms for attention alone"
+        unavailable |= dict.fromkeys(CLOSED_FORMS, ATTENTION_ALONE)
     if counted is None:
         unavailable["flops.executed"] = UNSEEN
         return section

@@ -72,7 +72,7 @@ def forecast(case: Case) -> Forecast:
             found.executed_flops = counted.executed_flops
         if found.operand_bytes is None:
             found.operand_bytes = counted.operand_bytes
-        found.unavailable = dict(counted.unavailable)
+        found.unavailable = {name: why for name, why in counted.unavailable if getattr(found, name) is None}
     return found
 
 

@@ -16,7 +16,7 @@ import torch
 
 from .cuda_timer import FLUSH_BYTES, CudaTimer
 from .stopping import StoppingRule
-from .timing import HOST_CLOCK, Clock, Stream, Task, Timing, UnusableTimerError
+from .timing import Task, Timing, UnusableTimerError
 
 WARM_CALLS = 100
 MOST_CALLS = 4096
@@ -80,14 +80,11 @@ class CudaGraphs:
 
 
 @dataclass(frozen=True)
-class GraphTimer:
+class GraphTimer(CudaTimer):
     """Replays between two events, one replay a sample."""
 
-    stream: Stream
-    graphs: Graphs
-    cache: str = "cold"
-    host_clock: Clock = field(default=HOST_CLOCK)
     name: str = "cuda-graph"
+    graphs: Graphs = field(kw_only=True)
 
     def time(self, task: Task, rule: StoppingRule, warmup_s: float) -> Timing:
         """Capture, warm up, then sample replays.
@@ -99,8 +96,7 @@ class GraphTimer:
         replay = self.graphs.capture(calls)
         # Where cold, a flush stands before each replay too, so that the device is busy while the host
         # launches it; where warm, the replay before does that for all but the first of a chunk.
-        timer = CudaTimer(self.stream, self.cache, self.host_clock, self.name)
-        timing = timer.time(dataclasses.replace(task, call=replay), rule, warmup_s)
+        timing = super().time(dataclasses.replace(task, call=replay), rule, warmup_s)
         samples = [sample / len(calls) for sample in timing.samples_ms]
         return dataclasses.replace(timing, samples_ms=samples)
 

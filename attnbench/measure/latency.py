@@ -24,29 +24,37 @@ from .verdicts import judge
 from .workload import Outputs, Workload
 
 
-def timer_for(workload: Workload) -> Timer:
-    """Return the timer of the workload's device: on a GPU the best one that works for the call."""
+def timer_for(workload: Workload, first: str | None = None, only: str | None = None) -> Timer:
+    """Return the timer of the workload's device: on a GPU the best one that works for the call, or ``first``
+    if that one does. With ``only`` it is the one of that name, whether it works or not.
+    """
     if workload.device.type != "cuda":
         return CpuTimer()
     stream, cache = CudaStream(workload.device), workload.case.cache
-    graph = GraphTimer(stream, CudaGraphs(workload.device), cache)
-    return Ladder(CuptiTimer(stream, cache), graph, CudaTimer(stream, cache))
+    graph = GraphTimer(stream, cache, graphs=CudaGraphs(workload.device))
+    rungs: tuple[Timer, Timer, Timer] = (CuptiTimer(stream, cache), graph, CudaTimer(stream, cache))
+    if only is not None:
+        return next(timer for timer in rungs if timer.name == only)
+    return Ladder(*rungs, first)
 
 
 def measure_latency(
     workload: Workload,
     settings: MeasureSettings,
     *,
+    unavailable: dict[str, str],
     timer: Timer | None = None,
     plausible_floor_ms: float | None = None,
-    unavailable: dict[str, str] | None = None,
 ) -> tuple[Latency, Telemetry]:
     """Time the workload's call until its median is known to 1 %, or a launch's part of the budget ends.
 
     ``plausible_floor_ms`` is the time that the hardware's peak would need; a faster median is called
     ``implausible``. Why a better timer was not used goes to ``unavailable``, under that timer's name.
+
+    Raises:
+        UnusableTimerError: the settings name the only timer, and it can't time this call here.
     """
-    timer = timer or timer_for(workload)
+    timer = timer or timer_for(workload, only=settings.timer)
     rule = StoppingRule.of_launch(settings)
     with workload.environment(), observe(workload.device) as seen:
         task = Task(
@@ -57,8 +65,7 @@ def measure_latency(
             copies=workload.copies,
         )
         timing = timer.time(task, rule, settings.warmup_s)
-    if unavailable is not None:
-        unavailable.update({f"latency.{name}": why for name, why in timing.passed_over.items()})
+    timing.say_passed_over("latency", unavailable)
     if min(timing.samples_ms, default=0.0) <= 0:  # a time of 0 is one that the timer could not tell
         timing = dataclasses.replace(timing, samples_ms=[], below_resolution=True)
     verdict = judge(
@@ -78,9 +85,11 @@ def measure_latency(
 def time_and_keep(
     workload: Workload,
     settings: MeasureSettings,
-    measure: Callable[[Workload, MeasureSettings], tuple[Latency, Telemetry]] = measure_latency,
+    measure: Callable[[Workload, MeasureSettings], tuple[Latency, Telemetry]],
 ) -> tuple[Latency, Telemetry, torch.Tensor]:
-    """Time the workload's call; return also the output of the last one, which may have become another."""
+    """Time the workload's call with ``measure``; return also the output of the last one, which may have
+    become another.
+    """
     last: list[torch.Tensor] = []
 
     def keeping() -> Outputs:

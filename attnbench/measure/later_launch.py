@@ -5,6 +5,7 @@ Nothing is predicted, counted or compared with a truth, unless the output is not
 the first launch found right; then it is graded as that one was.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from attnbench.plan.case import Case
 from attnbench.plan.settings import MeasureSettings
 
 from .attentions import attentions_of
-from .checking import changed_inputs, crc32_of, prepare_check, rows_to_check
+from .checking import crc32_of, prepare_check, rows_to_check
 from .counting import call_unseen
-from .latency import time_and_keep
+from .latency import measure_latency, time_and_keep, timer_for
 from .provenance import provenance_of
 from .record import Record
+from .unchanged import changed_inputs, fingerprints
 from .work import working
 from .workload import Workload, build_workload
 
@@ -33,6 +35,7 @@ def time_again_task(
         Case.from_dict(case),
         msgspec.convert(settings, MeasureSettings),
         out_crc32=context.get("out_crc32"),
+        timer=context.get("timer"),
         memory_limit_bytes=context.get("memory_limit_bytes"),
         scratch=None if scratch is None else Path(scratch),
     )
@@ -44,6 +47,7 @@ def time_again(
     settings: MeasureSettings,
     *,
     out_crc32: int | None,
+    timer: str | None = None,
     scratch: Path | None = None,
     memory_limit_bytes: int | None = None,
 ) -> Record:
@@ -53,6 +57,7 @@ def time_again(
         case: measured before, and found ``ok``.
         settings: as then.
         out_crc32: of the output that was found right; None where none was compared with a truth.
+        timer: what the launches before were timed with; another is used only where that one can't be.
         scratch: the folder in which cases of one run share their truths.
         memory_limit_bytes: what a truth may need.
 
@@ -67,12 +72,14 @@ def time_again(
     )
     torch.backends.cuda.matmul.allow_tf32 = False
     workload = build_workload(case, seed=settings.seed)
-    given = {name: tensor.detach().clone() for name, tensor in workload.inputs.items()}
+    given = fingerprints(workload.inputs)
     with working(record):
         if workload.opaque or workload.device.type == "cuda":
             call_unseen(workload)  # compiles and tunes, which is part of no sample
-        record.latency, record.telemetry, last = time_and_keep(workload, settings)
-        wrong = changed_inputs(given, workload)
+        timing = timer_for(workload, timer, settings.timer)
+        measure = partial(measure_latency, timer=timing, unavailable=record.unavailable)
+        record.latency, record.telemetry, last = time_and_keep(workload, settings, measure)
+        wrong = changed_inputs(given, workload.inputs)
         if wrong is None and out_crc32 is not None and crc32_of(last) != out_crc32:
             wrong = _graded(workload, settings, last, scratch, memory_limit_bytes)
     if wrong is not None:

@@ -21,6 +21,8 @@ from .verdicts import joined_verdict
 ONE_LAUNCH = "one launch: the interval is over the medians of several"
 _OUTER = ("latency.ci95_low_ms", "latency.ci95_high_ms")
 _BISECTIONS = 60
+TIMERS = ", "
+"""Between the names of timers, where launches were timed by several."""
 Number = TypeVar("Number", int, float)
 
 
@@ -101,7 +103,7 @@ def joined_latency(before: Latency, launch: Latency) -> Latency:
     """Return the section of the launches so far and one more; the time to compile stays that of the first."""
     section = latency_of(
         [*_by_launch(before), *_by_launch(launch)],
-        timer=before.timer,
+        timer=_either(before.timer, launch.timer),
         cache=before.cache,
         verdict=[],
         compile_s=before.compile_s,
@@ -136,7 +138,12 @@ def join_launch(record: Record, launch: Record, number: int) -> Record:
         joined.forget_speed()
     elif joined.latency is not None and launch.latency is not None:
         joined.latency = joined_latency(joined.latency, launch.latency)
+        for name, why in launch.unavailable.items():
+            joined.unavailable.setdefault(name, f"in launch {number}: {why}")
         joined.telemetry = _joined_telemetry(joined.telemetry, launch.telemetry)
+        for name in Telemetry.__struct_fields__:
+            if getattr(joined.telemetry, name, None) is not None:
+                joined.unavailable.pop(f"telemetry.{name}", None)
     if joined.latency is None or joined.latency.ci95_low_ms is not None:
         for name in _OUTER:
             joined.unavailable.pop(name, None)
@@ -172,6 +179,12 @@ def _joined_telemetry(before: Telemetry | None, launch: Telemetry | None) -> Tel
     if before.other_processes is not None and launch.other_processes is not None:
         joined.other_processes = max(before.other_processes, launch.other_processes)
     return joined
+
+
+def _either(timer: str | None, another: str | None) -> str | None:
+    """Return the names of both timers, which may be one."""
+    names = [*(timer or "").split(TIMERS), another or ""]
+    return TIMERS.join(dict.fromkeys(filter(None, names))) or None
 
 
 def _source(record: Record) -> str | None:

@@ -25,11 +25,16 @@ def has_step(workload: Workload) -> bool:
 
 
 def measure_optimizer(
-    workload: Workload, settings: MeasureSettings, *, timer: Timer | None = None
+    workload: Workload,
+    settings: MeasureSettings,
+    unavailable: dict[str, str],
+    *,
+    timer: Timer | None = None,
 ) -> OptimizerStep:
     """Return the median time of one step and the bytes that the optimiser keeps between steps.
 
-    Every weight is its own gradient: what the numbers are does not matter to the time.
+    Every weight is its own gradient: what the numbers are does not matter to the time. Why a better timer was
+    not used goes to ``unavailable``, and why there is no time.
     """
     if workload.module is None:
         raise TypeError("level 'attention' has no weights")
@@ -46,8 +51,13 @@ def measure_optimizer(
         for parameter in parameters:
             parameter.grad = None
     kept = tensors_of(list(optimizer.state.values()))
-    section = OptimizerStep(name=NAME, state_bytes=sum(x.numel() * x.element_size() for x in kept))
-    if timing.samples_ms:
+    timing.say_passed_over("optimizer_step", unavailable)
+    section = OptimizerStep(
+        name=NAME, state_bytes=sum(x.numel() * x.element_size() for x in kept), timer=timer.name
+    )
+    if not timing.samples_ms:
+        unavailable["optimizer_step.median_ms"] = f"too short for the timer {timer.name}"
+    else:
         section.median_ms = quantile(timing.samples_ms, 0.5)
         section.ci95_low_ms, section.ci95_high_ms = median_interval(timing.samples_ms)
     return section

@@ -26,11 +26,12 @@ from .dram.section import fill_dram
 from .hidden_workspace import hidden_workspace_bytes
 from .interpreter import sample_kernels, trace_kernels
 from .kernel_trace import KernelTrace
-from .memory import predict_counts
-from .provenance import configurations, provenance_of
+from .memory import Predicted
+from .prediction import predict_peak
+from .provenance import configurations, provenance_of, why_lacking, why_no_analysis
 from .quality import measure_quality
 from .record import Agreement, Memory, Record
-from .sections import fill_counted, fill_timed
+from .sections import fill_counted, fill_theory, fill_timed
 from .work import working
 from .workload import Workload, build_workload
 
@@ -90,12 +91,15 @@ def measure_case(
         return _ended(record, "unsupported", "; ".join(reasons))
     if record.provenance is not None:
         record.provenance.autotune = configurations(attentions)
-    if case.level == "attention":
-        record.theory = attentions[0].implementation.cost(attentions[0].problem).theory()
+        record.unavailable |= why_lacking(record.provenance)
+        record.unavailable |= why_no_analysis(record.provenance, case.implementation)
+    fill_theory(attentions[0], case.level, record)
     with working(record):
         predicted = _predict(case, record)
     if predicted is not None and memory_limit_bytes is not None and predicted.peak_bytes > memory_limit_bytes:
-        record.memory = Memory(predicted_peak_bytes=predicted.peak_bytes, backend="tensor-lifetimes")
+        record.memory = Memory(
+            predicted_peak_bytes=predicted.peak_bytes, predicted_peak_backend=predicted.backend
+        )
         words = f"predicted to need {predicted.peak_bytes} bytes, {memory_limit_bytes} bytes may be used"
         return _ended(record, "oom", words)
     # Float32 products are float32's own everywhere; a kernel that wants TF32 has to say so itself.
@@ -126,7 +130,7 @@ def measure_case(
         if wrong is None and "quality" in settings.metrics:
             record.quality = measure_quality(workload, record.unavailable)
         if wrong is None and "dram" in settings.metrics:
-            fill_dram(workload, record, dram_until, scratch)
+            fill_dram(workload, record, dram_until, scratch, settings.dram_backend)
     return record if wrong is None else _ended(record, "incorrect", wrong)
 
 
@@ -136,10 +140,10 @@ def _ended(record: Record, status: Any, reason: str) -> Record:
     return record
 
 
-def _predict(case: Case, record: Record) -> Counts | None:
-    """Count the call on fake tensors; an implementation that cannot run on them is only measured."""
+def _predict(case: Case, record: Record) -> Predicted | None:
+    """Predict the peak; an implementation that cannot run on fake tensors is only measured."""
     try:
-        return predict_counts(case)
+        return predict_peak(case)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         record.unavailable["memory.predicted_peak_bytes"] = f"does not run on fake tensors: {reason}"
@@ -158,7 +162,7 @@ class _FirstCall(NamedTuple):
 def _count_and_check(
     workload: Workload,
     settings: MeasureSettings,
-    predicted: Counts | None,
+    predicted: Predicted | None,
     record: Record,
     rows: torch.Tensor | None,
     check: Check | str,

@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 
-from attnbench.contract.cost import tensor_bytes
+from attnbench.contract.cost import compulsory_bytes, tensor_bytes
 from attnbench.contract.problem import Problem
 from attnbench.device.rates import product_rate
 from attnbench.plan.settings import MeasureSettings
@@ -129,10 +129,12 @@ def _bounds(workload: Workload, record: Record, latency: Latency, ceilings: Ceil
     bytes_per_s = ceilings.memory_bytes_per_s
     if bytes_per_s is not None and workload.level == "attention" and ceilings.cache_bytes is not None:
         problem = workload.problem
-        spared = ceilings.cache_bytes
-        if latency.cache == "cold":
-            spared = min(spared, _written_bytes(problem))
-        yield Bound(workload.attentions[0].least_bytes - spared, "B", bytes_per_s, "memory")
+        least_bytes, written = workload.attentions[0].least_bytes, _written_bytes(problem)
+        # What needs no more than a state states less than the problem; it writes no more than it reads.
+        if least_bytes < compulsory_bytes(problem):
+            written = max(written, least_bytes // 2)
+        spared = min(ceilings.cache_bytes, written) if latency.cache == "cold" else ceilings.cache_bytes
+        yield Bound(least_bytes - spared, "B", bytes_per_s, "memory")
 
 
 def _least_flops(workload: Workload, record: Record) -> float:

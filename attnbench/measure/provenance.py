@@ -28,7 +28,7 @@ def provenance_of(case: Case, attentions: Sequence[Attention], settings: Measure
     return Provenance(
         architecture=None if case.level == "attention" else case.config().architecture,
         semantics=implementation.semantics.name,
-        kernels=list(dict.fromkeys(kernels)) or None,
+        kernels=list(dict.fromkeys(kernels)),
         cross_implementation=crossing[0] if crossing else None,
         source_hash=source_hash(implementation),
         seed=settings.seed,
@@ -38,15 +38,32 @@ def provenance_of(case: Case, attentions: Sequence[Attention], settings: Measure
     )
 
 
-def configurations(attentions: Sequence[Attention]) -> dict[str, Any] | None:
-    """Return what the kernels of each attention are launched with, by place; None where there are none.
+def why_lacking(provenance: Provenance) -> dict[str, str]:
+    """Return why fields are empty that are known before anything runs, by their names in ``unavailable``."""
+    reasons = {}
+    if provenance.cross_implementation is None:
+        reasons["provenance.cross_implementation"] = "the case has no cross-attention"
+    if provenance.source_hash is None:
+        reasons["provenance.source_hash"] = "the implementation was not read from a file"
+    return reasons
+
+
+def why_no_analysis(provenance: Provenance, implementation: str) -> dict[str, str]:
+    """Return why a record has no rows of static analysis, where kernels of its own run."""
+    if not provenance.kernels:
+        return {}
+    return {"kernels": f"compiled ahead of time by a command of its own: attnbench kernels {implementation}"}
+
+
+def configurations(attentions: Sequence[Attention]) -> dict[str, Any]:
+    """Return what the kernels of each attention are launched with, by place; empty where there are none.
 
     A search for the fastest configuration runs now, so that neither it nor what it compiles is in a time.
     """
     if any(one.problem.device == "cuda" for one in attentions) and torch.cuda.is_available():
         torch.cuda.init()  # what is asked of a process that uses no GPU is only a prediction
     found = {one.place: dict(one.implementation.configuration(one.asked)) for one in attentions}
-    return {place: kernels for place, kernels in found.items() if kernels} or None
+    return {place: kernels for place, kernels in found.items() if kernels}
 
 
 def source_hash(implementation: Implementation) -> str | None:

@@ -69,6 +69,7 @@ class Memory(Section):
     peak_bytes: int | None = None
     peak_increment_bytes: int | None = None
     predicted_peak_bytes: int | None = None
+    predicted_peak_backend: str | None = None
     requested_peak_bytes: int | None = None
     """As the allocator was asked for them, before it rounds each up to its blocks; so is the increment."""
     requested_increment_bytes: int | None = None
@@ -168,6 +169,7 @@ class OptimizerStep(Section):
     ci95_low_ms: float | None = None
     ci95_high_ms: float | None = None
     state_bytes: int | None = None
+    timer: str | None = None
 
 
 class Quality(Section):
@@ -202,9 +204,11 @@ class Provenance(Section):
     semantics: str | None = None
     """The function that the implementation computes, by name: ``softmax``, ..."""
     kernels: list[str] | None = None
+    """Kernels of the implementation's own; empty where operators of PyTorch do the work."""
     backend: str | None = None
     autotune: dict[str, Any] | None = None
-    """What the kernels of each attention were launched with, from the table or from a search."""
+    """What the kernels of each attention were launched with, from the table or from a search; empty where
+    nothing is chosen."""
     cross_implementation: str | None = None
     source_hash: str | None = None
     seed: int | None = None

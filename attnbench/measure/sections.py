@@ -9,34 +9,49 @@ from torch import Tensor
 
 from attnbench.plan.settings import MeasureSettings
 
+from .attentions import Attention
 from .ceilings import Ceilings
 from .checking import Check, crc32_of
 from .counting import UNSEEN, Counts
 from .energy import measure_energy
-from .flops import measure_flops
+from .flops import ATTENTION_ALONE, NOT_STATED, measure_flops
 from .interpreter import BACKEND as INTERPRETER
 from .kernel_trace import KernelTrace
 from .l2_prediction import predict_dram
 from .latency import time_and_keep
 from .launches import say_what_one_launch_lacks
-from .memory import measure_memory
+from .memory import Predicted, measure_memory
 from .optimizer import has_step, measure_optimizer
 from .plausibility import measure_plausible_latency
 from .record import Record, Telemetry, Traffic
 from .share import latency_fraction, measure_share
+from .telemetry import why_lacking
+from .timing import UnusableTimerError
 from .traffic import measure_traffic
 from .workload import Workload
 
 NO_COUNTERS = "counted by the hardware of a GPU alone; this case ran on the CPU"
+NO_BACKEND = "no operator of the call names a backend"
 NOT_ASKED = "counted where a suite names the metric 'dram'"
 NOT_REACHED = "the case ended before its DRAM bytes were counted"
+
+
+def fill_theory(attention: Attention, level: str, record: Record) -> None:
+    """Fill what the implementation states, in closed form, of one attention."""
+    if level != "attention":
+        record.unavailable["theory"] = ATTENTION_ALONE
+        return
+    stated = attention.implementation.cost(attention.problem)
+    record.theory = stated.theory()
+    for name in stated.unknown():
+        record.unavailable[f"theory.{name}"] = NOT_STATED
 
 
 def fill_counted(
     workload: Workload,
     settings: MeasureSettings,
     counts: Counts | None,
-    predicted: Counts | None,
+    predicted: Predicted | None,
     trace: KernelTrace | None,
     record: Record,
 ) -> None:
@@ -45,7 +60,7 @@ def fill_counted(
     if "memory" in settings.metrics:
         record.memory = measure_memory(workload, counts, predicted, missing)
         if record.memory.process_bytes is None:
-            missing.setdefault("memory.process_bytes", "the process holds more than one case")
+            missing.setdefault("memory.process_bytes", "of a GPU's memory; this case ran on the CPU")
         if record.memory.peak_bytes is None:
             missing["memory.peak_bytes"] = missing["memory.peak_increment_bytes"] = UNSEEN
         if record.memory.reserved_bytes is None:
@@ -65,6 +80,8 @@ def fill_counted(
     if record.provenance is not None:
         if counts is not None:
             record.provenance.backend = workload.implementation.backend(counts.operators)
+        if record.provenance.backend is None:
+            missing["provenance.backend"] = UNSEEN if counts is None else NO_BACKEND
         record.provenance.execution = "native" if trace is None else "interpreted"
 
 
@@ -130,7 +147,7 @@ def fill_timed(
             if record.latency is not None and (workload.opaque or workload.device.type == "cuda"):
                 record.latency.compile_s = first_call_s
         else:
-            record.unavailable["latency"] = untimed
+            record.unavailable["latency"] = record.unavailable["telemetry"] = untimed
     if wrong is None and record.share is not None:
         if untimed is None:
             record.share.latency_fraction = latency_fraction(workload, settings)
@@ -146,7 +163,7 @@ def fill_timed(
             record.unavailable["telemetry.energy_per_call_j"] = untimed
     if wrong is None and "optimizer" in settings.metrics and has_step(workload):
         if untimed is None:
-            record.optimizer_step = measure_optimizer(workload, settings)
+            record.optimizer_step = measure_optimizer(workload, settings, record.unavailable)
         else:
             record.unavailable["optimizer_step"] = untimed
     return wrong
@@ -170,8 +187,13 @@ def _time(
     ceilings: Ceilings | None,
 ) -> str | None:
     measure = partial(measure_plausible_latency, record=record, ceilings=ceilings)
-    record.latency, record.telemetry, last = time_and_keep(workload, settings, measure)
+    try:
+        record.latency, record.telemetry, last = time_and_keep(workload, settings, measure)
+    except UnusableTimerError as error:
+        record.unavailable["latency"] = f"{settings.timer}, the only timer that was asked for: {error}"
+        return None
     say_what_one_launch_lacks(record)
+    record.unavailable |= why_lacking(record.telemetry, workload.device)
     if workload.case.cache == "cold" and record.latency.cache == "warm":
         record.unavailable["latency.cold"] = "a CPU's caches stay as the call before left them"
     if isinstance(check, str):

@@ -10,10 +10,18 @@ from dataclasses import dataclass, field
 import torch
 
 from attnbench.device.activity import Activity, Snapshot, difference, snapshot
-from attnbench.device.nvml import GpuState, gpu_state, throttle_reasons
+from attnbench.device.nvml import GpuState, gpu_state, throttle_reasons, unavailable_reason
 
 from .record import Telemetry
 
+OF_A_GPU = (
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "power_w",
+    "temperature_c",
+    "throttle_reasons",
+    "other_processes",
+)
 MEAN_POWER_S = 0.2
 """The energy counter moves in steps of up to a tenth of a second: over less its growth says little."""
 
@@ -74,9 +82,18 @@ class Observation:
         section.memory_clock_mhz = end.memory_clock_mhz
         section.power_w = mean_power_w(self.gpu_before, end) or end.power_w
         section.temperature_c = end.temperature_c
-        section.throttle_reasons = self.throttle_reasons
-        section.other_processes = self.other_processes
+        section.throttle_reasons = self.throttle_reasons if end.throttled_ns else None
+        told = [state.other_processes for state in (self.gpu_before, end)]
+        section.other_processes = None if told == [None, None] else self.other_processes
         return section
+
+
+def why_lacking(section: Telemetry, device: torch.device) -> dict[str, str]:
+    """Return why readings of a GPU are missing, by their names in ``unavailable``."""
+    missing = [f"telemetry.{name}" for name in OF_A_GPU if getattr(section, name) is None]
+    if device.type != "cuda":
+        return dict.fromkeys(missing, "read from a GPU; this case ran on the CPU")
+    return dict.fromkeys(missing, unavailable_reason() or "this GPU does not tell it")
 
 
 def mean_power_w(before: GpuState, after: GpuState) -> float | None:

@@ -59,6 +59,10 @@ class Timing:
     below_resolution: bool
     passed_over: Mapping[str, str] = field(default_factory=dict)
 
+    def say_passed_over(self, section: str, unavailable: dict[str, str]) -> None:
+        """Name the better timers among what is unavailable, as ``section.timer``."""
+        unavailable.update({f"{section}.{name}": why for name, why in self.passed_over.items()})
+
 
 class Timer(Protocol):
     """Times a task until the rule is content."""

@@ -8,6 +8,7 @@ elsewhere.
 from attnbench.contract.cost import compulsory_bytes
 
 from .counting import UNSEEN, Counts
+from .flops import ATTENTION_ALONE
 from .record import Traffic
 from .workload import Workload
 
@@ -24,5 +25,5 @@ def measure_traffic(workload: Workload, counted: Counts | None, unavailable: dic
     if workload.level == "attention":
         section.compulsory_bytes = compulsory_bytes(workload.problem)
     else:
-        unavailable["traffic.compulsory_bytes"] = "has a closed form for attention alone"
+        unavailable["traffic.compulsory_bytes"] = ATTENTION_ALONE
     return section

@@ -25,15 +25,17 @@ from attnbench.contract.hidden import zero_hidden
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import Semantics
 
+from .baseline_error import Results, affordable_roundings, farthest
+
 EDGES = (0, 1, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256)
 """Rows at both sides of common tile borders, always in a sample."""
 ALWAYS_AFFORDABLE = 32
 
 
 class Yardstick(NamedTuple):
-    """What a result is measured by: ``truth`` and ``plain`` hold out and lse on ``rows`` (None.
-
-    All), gradients whole.
+    """What a result is measured by: ``truth`` and ``plain`` hold out, lse and dq on ``rows`` (None for all),
+    and dk and dv on the keys near them. Each tensor of ``plain`` is of that rounding which is farthest from
+    the truth.
     """
 
     truth: Truth
@@ -67,16 +69,6 @@ def sample_rows(seqlen_q: int, limit: int, seed: int) -> Tensor | None:
     return torch.tensor(sorted(chosen))
 
 
-def masked_gradient(grad_out: Tensor, rows: Tensor | None) -> Tensor:
-    """Return the upstream gradient ``[B, H, Sq, Dv]`` with every row outside ``rows`` zero."""
-    if rows is None:
-        return grad_out
-    kept = torch.zeros_like(grad_out)
-    here = rows.to(grad_out.device)
-    kept[:, :, here] = grad_out[:, :, here]
-    return kept
-
-
 def _digest(params: Mapping[str, Tensor] | None) -> str:
     """Name the numbers of the core's own parts."""
     digest = hashlib.sha256()
@@ -100,7 +92,7 @@ def _name(
         for function in (semantics.reference, semantics.baseline)
     ]
     identity = [
-        [semantics.name, functions],
+        [semantics.name, functions, semantics.in_unit is not None],
         p.mask.to_dict(),
         [p.batch, p.num_heads, p.num_kv_heads, p.seqlen_q, p.seqlen_k, p.head_dim, p.head_dim_v],
         [p.dtype, p.device, p.scale, p.key_lengths, p.query_start, p.needs_gradients],
@@ -158,22 +150,69 @@ def make_yardstick(
         inputs_key: names the numbers in ``inputs``, which nothing but their generator may have written.
     """
     q, k, v = (inputs[name].detach() for name in ("q", "k", "v"))
-    grad_out = masked_gradient(inputs["grad_out"].detach(), rows) if problem.needs_gradients else None
+    grad_out = inputs["grad_out"].detach() if problem.needs_gradients else None
     bounds: dict[str, float] = {}
     if semantics.bound is not None:
         shown_k, shown_v = zero_hidden(k, v, problem)
-        wide_grad = None if grad_out is None else grad_out.double()
-        bounds = semantics.bound(q.double(), shown_k.double(), shown_v.double(), wide_grad, problem)
+        given = grad_out if grad_out is None or rows is None else grad_out[:, :, rows.to(grad_out.device)]
+        bounds = semantics.bound(q, shown_k, shown_v, given, problem)
     name = _name(semantics, problem, inputs_key, rows, params)
     if folder is not None:
         with suppress(OSError, SafetensorError):
             return _unflatten(load_file(folder / f"{name}.safetensors", device=str(q.device)), bounds)
+    exact = truth(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows, params=params)
+
+    def rounded(rounding: int) -> Results:
+        return _results(
+            baseline(
+                semantics,
+                q,
+                k,
+                v,
+                problem=problem,
+                grad_out=grad_out,
+                rows=rows,
+                params=params,
+                rounding=rounding,
+            )
+        )
+
+    pairs = problem.pairs() * exact.out.shape[2] // max(1, problem.seqlen_q)
+    roundings = 1 if semantics.in_unit is None else affordable_roundings(pairs)
+    plain = farthest(rounded, _results(exact), dtype=q.dtype, most=roundings)
     yardstick = Yardstick(
-        truth(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows, params=params),
-        baseline(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows, params=params),
-        rows,
-        bounds,
+        exact, exact._replace(**{name: plain.get(name) for name in _results(exact)}), rows, bounds
     )
     if folder is not None:
         _keep(folder, name, _flatten(yardstick))
     return yardstick
+
+
+def _results(found: Truth) -> Results:
+    """Return what was computed; which keys it is on says the truth."""
+    return {name: tensor for name, tensor in found._asdict().items() if name != "keys"}
+
+
+def exact_out(
+    semantics: Semantics,
+    problem: Problem,
+    inputs: Mapping[str, Tensor],
+    *,
+    rows: Tensor | None,
+    folder: Path | None = None,
+    inputs_key: str = "",
+) -> Tensor:
+    """Return the float64 ``out`` on ``rows`` alone: what the distance of an approximation is measured from.
+
+    Same arguments as ``make_yardstick``, whose truth it shares if that is there.
+    """
+    q, k, v = (inputs[name].detach() for name in ("q", "k", "v"))
+    name = _name(semantics, problem, inputs_key, rows, None)
+    alone = f"{name}-out"
+    for kept in (name, alone) if folder is not None else ():
+        with suppress(OSError, SafetensorError):
+            return load_file(Path(str(folder)) / f"{kept}.safetensors", device=str(q.device))["truth.out"]
+    out = truth(semantics, q, k, v, problem=problem, rows=rows).out
+    if folder is not None:
+        _keep(folder, alone, {"truth.out": out.contiguous()})
+    return out

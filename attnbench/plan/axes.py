@@ -134,10 +134,15 @@ def _case(level: Any, keys: dict[str, Any]) -> Case:
         **keys,
     )
     case.problem()
-    most = THREADS_PER_CORE * (os.cpu_count() or 1)
-    if case.threads is not None and case.threads > most:
-        raise UsageError(f"threads = {case.threads}: at most {most} here, {THREADS_PER_CORE} for each core")
+    if case.threads is not None:
+        _refuse_many_threads(case.threads)
     return case
+
+
+def _refuse_many_threads(threads: int) -> None:
+    most = THREADS_PER_CORE * (os.cpu_count() or 1)
+    if threads > most:
+        raise UsageError(f"threads = {threads}: at most {most} here, {THREADS_PER_CORE} for each core")
 
 
 def _refuse_pointless_checkpoint(level: Any, mode: str) -> None:

@@ -5,7 +5,6 @@ A case crosses process borders and is written into each record: it holds numbers
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
-from urllib.parse import quote
 
 import msgspec
 
@@ -120,7 +119,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Return the parts of the id by what they say; for tables that show what differs."""
         return {
             "level": self.level + (f":{quoted(self.preset)}" if self.preset is not None else ""),
-            "implementation": ",".join([quote(self.implementation, safe=":#"), *_option_parts(self.options)]),
+            "implementation": ",".join([quoted(self.implementation, ":#"), *_option_parts(self.options)]),
             "mode": self.mode,
             "mask": quoted(mask_from(self.mask).slug),
             "seqlen": self._lengths_part(),

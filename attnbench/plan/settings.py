@@ -21,6 +21,8 @@ Metric = Literal[
     "dram",
 ]
 METRICS: tuple[Metric, ...] = get_args(Metric)
+GpuTimer = Literal["cupti-activity", "cuda-graph", "cuda-events"]
+DramBackend = Literal["ncu", "cupti-pm", "rocprofv3", "nvml-gpm"]
 ON_REQUEST: tuple[Metric, ...] = ("energy", "dram")
 """Measured only where a suite names them: each takes seconds a case, on a GPU."""
 
@@ -67,6 +69,14 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         int,
         Meta(ge=1, description="most query rows, and most keys, a head of the float64 reference, 1 or more"),
     ] = 256
+    timer: Annotated[
+        GpuTimer | None,
+        Meta(description=f"the only timer of a latency on a GPU, one of {', '.join(get_args(GpuTimer))}"),
+    ] = None
+    dram_backend: Annotated[
+        DramBackend | None,
+        Meta(description=f"the only counter of DRAM bytes, one of {', '.join(get_args(DramBackend))}"),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse with a ``UsageError`` to measure nothing, or one thing twice."""

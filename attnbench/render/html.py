@@ -20,7 +20,19 @@ from attnbench.analysis.report import MetricPanels, Report
 from attnbench.analysis.series import Panel, Series
 from attnbench.render.by_model import panels_by_model
 from attnbench.render.exchange_table import MEANING, TITLE, exchange_tables
+from attnbench.render.frontier_table import MEANING as FRONTIER_MEANING
+from attnbench.render.frontier_table import TITLE as FRONTIER_TITLE
+from attnbench.render.frontier_table import frontier_tables
 from attnbench.render.glossary import metric_meaning, terms
+from attnbench.render.growth_table import MEANING as GROWTH_MEANING
+from attnbench.render.growth_table import (
+    OVERTAKING_MEANING,
+    OVERTAKING_TITLE,
+    growth_tables,
+    overtaking_tables,
+    stand_outs,
+)
+from attnbench.render.growth_table import TITLE as GROWTH_TITLE
 from attnbench.render.numbers import format_seqlen, format_value, length_words, plural, with_units
 from attnbench.render.overview import failure_groups, left_out, overview, problems, run_lines
 from attnbench.render.plots import legend_entries, panel_figure, svg_text, swatch_figure
@@ -94,7 +106,12 @@ def html_report(report: Report) -> str:
         tally=by_rank(report.summary.tally),
         run_lines=run_lines,
         overview=overview(report),
-        problems=problems(report),
+        problems=[*problems(report), *stand_outs(report)],
+        findings=[
+            (OVERTAKING_TITLE, OVERTAKING_MEANING, overtaking_tables(report)),
+            (FRONTIER_TITLE, FRONTIER_MEANING, frontier_tables(report)),
+            (GROWTH_TITLE, GROWTH_MEANING, growth_tables(report)),
+        ],
         answers=every_answer[:MOST_ANSWERS],
         fold_answers=len(every_answer) > FOLDED_ANSWERS,
         growth_note=GROWTH_NOTE if report.summary.growth else "",

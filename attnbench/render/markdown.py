@@ -8,6 +8,18 @@ from collections.abc import Sequence
 from attnbench.analysis.facets import MODE_WORDS
 from attnbench.analysis.report import Report
 from attnbench.render.exchange_table import MEANING, TITLE, exchange_tables
+from attnbench.render.frontier_table import MEANING as FRONTIER_MEANING
+from attnbench.render.frontier_table import TITLE as FRONTIER_TITLE
+from attnbench.render.frontier_table import frontier_tables
+from attnbench.render.growth_table import MEANING as GROWTH_MEANING
+from attnbench.render.growth_table import (
+    OVERTAKING_MEANING,
+    OVERTAKING_TITLE,
+    growth_tables,
+    overtaking_tables,
+    stand_outs,
+)
+from attnbench.render.growth_table import TITLE as GROWTH_TITLE
 from attnbench.render.numbers import plural, with_units
 from attnbench.render.overview import failure_groups, left_out, overview, problems, run_lines
 from attnbench.render.published_table import MEANING as PUBLISHED_MEANING
@@ -35,7 +47,9 @@ def markdown_report(report: Report, plots: Sequence[tuple[str, str]] = ()) -> st
         "## In short",
         "",
     ]
-    parts += [f"- {escape_markdown(text)}" for text in (*problems(report), *overview(report))]
+    parts += [
+        f"- {escape_markdown(text)}" for text in (*problems(report), *stand_outs(report), *overview(report))
+    ]
     for table in share_tables(report):
         parts += ["", f"**{escape_markdown(table.title)}**", "", *_plain_table(table)]
     for answer in answers(report):
@@ -43,6 +57,19 @@ def markdown_report(report: Report, plots: Sequence[tuple[str, str]] = ()) -> st
         parts += [f"- {subject}: {escape_markdown(text)}" for subject, text in answer.lines]
     if report.summary.growth:
         parts += ["", GROWTH_NOTE]
+    for title, meaning, tables in (
+        (OVERTAKING_TITLE, OVERTAKING_MEANING, overtaking_tables(report)),
+        (FRONTIER_TITLE, FRONTIER_MEANING, frontier_tables(report)),
+        (GROWTH_TITLE, GROWTH_MEANING, growth_tables(report, short=True)),
+    ):
+        if tables:
+            parts += ["", f"## {title}", "", meaning]
+        for table in tables:
+            parts += [
+                "",
+                *([f"**{escape_markdown(table.title)}**", ""] if table.title else []),
+                *_plain_table(table),
+            ]
     for table in exchange_tables(report):
         parts += ["", f"## {TITLE}: {escape_markdown(table.title)}", "", *_plain_table(table), "", MEANING]
     for title, meaning, tables in (

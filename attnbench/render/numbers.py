@@ -76,6 +76,16 @@ def format_seqlen(seqlen: int) -> str:
     return f"{seqlen // 1024}k" if seqlen >= 1024 and seqlen % 1024 == 0 else str(seqlen)
 
 
+def format_length(seqlen: float | None) -> str:
+    """Return a length that was computed, two significant digits: ``490``, ``12k``; a whole one as it is."""
+    if seqlen is None:
+        return ABSENT
+    if seqlen == round(seqlen):
+        return format_seqlen(round(seqlen))
+    value, suffix = (seqlen / 1024, "k") if seqlen >= 1024 else (seqlen, "")
+    return f"{float(f'{value:.2g}'):g}{suffix}"
+
+
 def length_words(mode: str) -> str:
     """Return what the lengths of a mode are: in ``decode`` one token meets a context."""
     return "context length" if mode == DECODE else "sequence length"

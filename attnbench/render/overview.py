@@ -6,7 +6,12 @@ from attnbench.analysis.provenance import RunFacts
 from attnbench.analysis.report import Report
 from attnbench.render.model_words import quality_finding, share_finding
 from attnbench.render.numbers import plural, with_units
-from attnbench.render.words import accuracy_sentence, doubt_sentence, other_function_sentence
+from attnbench.render.words import (
+    accuracy_sentence,
+    clock_sentence,
+    doubt_sentence,
+    other_function_sentence,
+)
 
 SAMPLES_FILE = "samples.jsonl"
 
@@ -45,6 +50,7 @@ def overview(report: Report) -> list[str]:
             *quality_finding(report),
             accuracy_sentence(summary),
             doubt_sentence(summary),
+            clock_sentence(summary),
             other_function_sentence(summary),
         )
         if text

@@ -32,13 +32,14 @@ class PageDrawings:
         """Return the drawing as an element for an HTML page.
 
         ``name`` keeps its ids apart from those of other drawings; ``description`` is what a screen reader
-        says.
+        says, empty where the drawing only repeats what stands beside it.
         """
         root = ET.fromstring(document)
         for attribute in ("width", "height", "version"):
             root.attrib.pop(attribute, None)
         self._simplify(root, _Ids(name))
-        root.attrib = {"role": "img", "aria-label": description} | root.attrib
+        spoken = {"role": "img", "aria-label": description} if description else {"aria-hidden": "true"}
+        root.attrib = spoken | root.attrib
         return ET.tostring(root, encoding="unicode", short_empty_elements=True)
 
     def css(self) -> str:

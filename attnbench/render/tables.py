@@ -7,10 +7,10 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
+from attnbench.analysis.clocks import VALID
 from attnbench.analysis.facets import level_words
 from attnbench.analysis.report import Report
 from attnbench.analysis.rows import CaseRow
-from attnbench.analysis.series import VALID
 from attnbench.render.numbers import (
     ABSENT,
     format_loss,
@@ -21,6 +21,7 @@ from attnbench.render.numbers import (
     with_units,
 )
 from attnbench.render.vocabulary import spaced
+from attnbench.render.words import clock_words
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet would run text that starts with one of these."""
@@ -93,8 +94,8 @@ def case_table(report: Report) -> Table:
 
 
 def notes(row: CaseRow) -> str:
-    """Return what speaks against the latency of a case and its interval, how far its function is from
-    softmax, who computes its cross-attention if another does, and what was cut to check it.
+    """Return what speaks against the latency of a case (its clock too) and its interval, how far its function
+    is from softmax, who computes its cross-attention if another does, and what was cut to check it.
     """
     doubts = ", ".join(spaced(word) for word in row.latency_verdict if word != VALID)
     far = (
@@ -103,7 +104,7 @@ def notes(row: CaseRow) -> str:
     other = row.cross_implementation not in ("", row.implementation)
     cross = f"cross-attention by {row.cross_implementation}" if other else ""
     narrow = "interval of one launch" if row.one_launch else ""
-    return "; ".join(part for part in (doubts, narrow, far, cross, row.reduced) if part)
+    return "; ".join(part for part in (doubts, clock_words(row), narrow, far, cross, row.reduced) if part)
 
 
 def csv_text(report: Report) -> str:

@@ -14,7 +14,14 @@ from attnbench.render.exchange_table import exchange_tables
 from attnbench.render.model_words import quality_finding, share_finding
 from attnbench.render.numbers import format_seqlen, format_value, plural, with_units
 from attnbench.render.tables import PlainTable
-from attnbench.render.words import accuracy_sentence, answers, constants_words, doubt_sentence, tally_words
+from attnbench.render.words import (
+    accuracy_sentence,
+    answers,
+    clock_sentence,
+    constants_words,
+    doubt_sentence,
+    tally_words,
+)
 from attnbench.run.store import Run
 
 SHOWN = {
@@ -179,6 +186,7 @@ def _closing(report: Report) -> list[str]:
         *quality_finding(report),
         accuracy_sentence(report.summary),
         doubt_sentence(report.summary),
+        clock_sentence(report.summary),
     )
     return [*lines, *filter(None, found)]
 

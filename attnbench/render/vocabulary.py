@@ -16,7 +16,7 @@ VERDICT_WORDS = {
     "few_samples": "too few samples for an interval of 95 %",
     "noisy": "the interval of the median is wide",
     "shared": "other processes took part of the processor meanwhile",
-    "throttled": "the hardware slowed itself down",
+    "throttled": "the hardware slowed itself down, or its clock was below the usual one of the run",
     "below_resolution": "shorter than the timer can tell",
     "implausible": "faster than the hardware allows",
 }

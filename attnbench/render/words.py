@@ -5,12 +5,17 @@ terminal.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
+from attnbench.analysis.clocks import below_usual
 from attnbench.analysis.facets import DECODE, Facet, facet_title, group_title
+from attnbench.analysis.metrics import LATENCY
+from attnbench.analysis.overtaking import Overtaking
 from attnbench.analysis.report import Report
+from attnbench.analysis.rows import CaseRow
 from attnbench.analysis.summary import Failure, LocalExponent, Ranking, Summary
 from attnbench.render.model_words import share_words
 from attnbench.render.numbers import (
     format_bytes,
+    format_length,
     format_percent,
     format_ratio,
     format_seqlen,
@@ -46,6 +51,7 @@ def _group_lines(group: Sequence[Facet], summary: Summary) -> list[tuple[str, st
         *(("Memory", text) for text in _ranked(group, summary.memory, memory_sentence, "needs")),
         *(("State", text) for text in _ranked(group, summary.state, state_sentence, "keeps")),
         *(("Share", text) for text in share_words([one for one in summary.shares if one.facet == first])),
+        *(("Crossing", text) for text in overtaking_words(group, summary.overtakings)),
         *(("Growth", text) for text in growth_words([one for one in summary.growth if one.facet == first])),
         *(("Failed", failure_sentence(failure)) for failure in summary.failures if failure.facet == first),
     ]
@@ -154,6 +160,32 @@ def growth_words(growth: Iterable[LocalExponent]) -> list[str]:
     ]
 
 
+def overtaking_words(group: Sequence[Facet], found: Iterable[Overtaking]) -> list[str]:
+    """Return who is faster than whom from what length on: a text for each winner and mask."""
+    winners: dict[tuple[str, str], list[Overtaking]] = {}
+    for one in found:
+        if one.facet in group and one.metric is LATENCY:
+            winners.setdefault((one.facet.mask, one.winner), []).append(one)
+    texts = []
+    for (mask, winner), members in winners.items():
+        under = "" if mask == group[0].mask else f"With {mask}: "
+        said = [f"{one.loser} {from_words(one)}" for one in sorted(members, key=lambda one: one.seqlen)]
+        doubts = sorted({word for one in members for word in one.doubts})
+        texts.append(f"{under}{winner} is faster than {_and(said)}{with_care(doubts)}.")
+    return texts
+
+
+def from_words(one: Overtaking) -> str:
+    """Return from what length on a curve is below another: ``from 490 tokens on (360 to 700)``."""
+    start = format_length(one.seqlen)
+    if one.kind == "between":
+        return f"from somewhere between {format_length(one.low)} and {format_length(one.high)} tokens on"
+    low = "less" if one.low is None else format_length(one.low)
+    high = "more" if one.high is None else format_length(one.high)
+    guess = ", beyond what was measured" if one.kind == "extrapolated" else ""
+    return f"from about {start} tokens on ({low} to {high}{guess})"
+
+
 GROWTH_NOTE = (
     "Growth is the slope on log axes between the last two lengths that were measured: "
     "a local exponent, not a fit."
@@ -206,6 +238,25 @@ def doubt_sentence(summary: Summary) -> str:
     if not parts:
         return ""
     return f"Of {plural(summary.timed, 'latency', 'latencies')}, take with care: {', '.join(parts)}."
+
+
+def clock_words(row: CaseRow) -> str:
+    """Return how far the SM clock of a case was below the usual one of its run; empty if it was not."""
+    part = below_usual(row)
+    if not part:
+        return ""
+    usual_mhz = f"{row.usual_sm_clock_mhz:.0f} MHz"
+    return f"SM clock {row.sm_clock_mhz:.0f} MHz, {format_percent(part)} below the run's usual {usual_mhz}"
+
+
+def clock_sentence(summary: Summary) -> str:
+    """Return how many latencies were measured at a low clock, and the worst of them; empty if none was."""
+    if not summary.slow_clocks:
+        return ""
+    count, worst = len(summary.slow_clocks), summary.slow_clocks[0]
+    where = f"{worst.implementation} at {format_seqlen(worst.seqlen)}"
+    many = f"{plural(count, 'latency', 'latencies')} at a lower clock than is usual in the run"
+    return f"{many}; the slowest: {where}, {clock_words(worst)}."
 
 
 def other_function_sentence(summary: Summary) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,16 @@ from attnbench.run.store import Run
 
 # Part of a GPU's free memory that a case may plan with; the rest is for the CUDA context and fragments.
 _PLANNED_GPU_PART = 0.9
+WHY_UNKNOWN = {
+    "command": "started from Python, by attnbench.run_suite",
+    "versions.": "not installed",
+    "revision.": "no commit of a git repository, or git is not installed",
+    "environment.": "the system does not tell it",
+    "environment.cpu_governor": "no frequency policy to be seen, as in most virtual machines",
+    "environment.cpu.quota_cores": "no limit is set",
+    "environment.cpu.memory_limit_bytes": "no limit is set",
+}
+"""By the beginning of a dotted name, the longest that fits."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +138,8 @@ def memory_limits(given_bytes: int | None, gpu: CudaDevice | None) -> dict[str, 
 
 
 def circumstances(command: Sequence[str] | None) -> dict[str, Any]:
-    """When, with which command, versions and sources, and on what."""
-    return {
+    """When, with which command, versions and sources, and on what; why not, where that can't be told."""
+    known = {
         "started_utc": utc_now(),
         "command": None if command is None else [without_home(word) for word in command],
         "versions": versions(),
@@ -139,6 +149,19 @@ def circumstances(command: Sequence[str] | None) -> dict[str, Any]:
             "working_directory": git_revision(Path.cwd()),
         },
     }
+    return {**known, "unavailable": dict(_why_unknown(known))}
+
+
+def _why_unknown(known: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every empty value for which there is a reason, by its dotted name."""
+    for key, value in known.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _why_unknown(value, f"{name}.")
+        elif value is None:
+            part = max((part for part in WHY_UNKNOWN if name.startswith(part)), key=len, default=None)
+            if part is not None:
+                yield name, WHY_UNKNOWN[part]
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -97,13 +97,16 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _die_with_server() -> None:
+def _die_with_server(server: int) -> None:
     """Have the kernel end this worker when its server dies: nobody else would end one that hangs."""
     with contextlib.suppress(OSError, AttributeError):  # another libc
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != server:  # it died before
+            os._exit(1)
 
 
 def _fork(channel: int, log: str, inherited: Sequence[int]) -> int:
+    server = os.getpid()
     pid = os.fork()
     if pid:
         os.close(channel)
@@ -111,7 +114,7 @@ def _fork(channel: int, log: str, inherited: Sequence[int]) -> int:
     code = 1
     try:
         os.setsid()
-        _die_with_server()
+        _die_with_server(server)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for descriptor in inherited:

@@ -1,28 +1,30 @@
-"""Runs take turns on a device. In: an executor. Out: one that times no case while another run does."""
+"""Runs take turns on a device. In: an executor. Out: one that times nothing while another run does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from attnbench.measure.record import Record
 from attnbench.measure.verdicts import as_shared
 from attnbench.plan.case import Case
+from attnbench.run.ceilings import TIMEOUT_S
 from attnbench.run.device_lock import Holder, device_lock
 from attnbench.run.executor import ExecutorSettings, InProcessExecutor, LocalExecutor
 from attnbench.run.launch import utc_now
 
-_TIMED = {"latency", "share", "optimizer"}
+_DISTURBED = {"latency", "share", "optimizer", "energy", "dram"}
+"""Metrics that see what else the device does."""
 _OVERHEAD_S = 10.0
 """What forking a worker and ending one that hangs may take beyond the case's own limit."""
 
 
 class TakingTurns:
-    """Hands cases to another executor, each timed one under the lock of its device.
+    """Hands cases to another executor, each timed one under the lock of its device, and so the ceilings.
 
     The lock is held for a whole case, its checks included, since these keep the device busy, too. Where its
-    holder overran the limit that it stated, the case is measured anyway and its latency is called `shared`.
+    holder overran the limit that it stated, it is measured anyway, and called `shared`.
     """
 
     def __init__(
@@ -45,8 +47,15 @@ class TakingTurns:
     def measure_ceilings(
         self, dtypes: Mapping[str, Sequence[str]], known: Mapping[str, dict[str, Any]]
     ) -> dict[str, dict[str, Any]]:
-        """See `MeasuresCeilings`; what another run disturbs is called `shared` by the ceilings themselves."""
-        return self._executor.measure_ceilings(dtypes, known)
+        """Wait for each device, then measure its ceilings; see `MeasuresCeilings`."""
+        found = dict(known)
+        for kind in dtypes:
+            if kind not in found:
+                with self._turn(kind, TIMEOUT_S) as alone:
+                    found = self._executor.measure_ceilings({kind: dtypes[kind]}, found)
+                if not alone:
+                    found[kind] = found[kind] | {"verdict": as_shared(found[kind].get("verdict"))}
+        return self._executor.measure_ceilings({}, found)
 
     def submit(self, case: Case) -> Record:
         """Wait for the device, then measure one case; see `Executor`."""
@@ -59,9 +68,18 @@ class TakingTurns:
 
     def _alone(self, case: Case, measure: Callable[[], Record]) -> Record:
         self._executor.prepare([case])
-        if self._executor.interprets(case) or not _TIMED.intersection(self._settings.measure.metrics):
+        if self._executor.interprets(case) or not _DISTURBED.intersection(self._settings.measure.metrics):
             return measure()
-        device = self._settings.visible_gpu or "cuda" if case.device == "cuda" else "cpu"
+        with self._turn(case.device, self._settings.measure.case_timeout_s) as alone:
+            record = measure()
+        if not alone and record.latency is not None:
+            record.latency.verdict = as_shared(record.latency.verdict)
+        return record
+
+    @contextmanager
+    def _turn(self, kind: str, limit_s: float) -> Iterator[bool]:
+        """Hold the device for the block; yields whether it is ours alone."""
+        device = self._settings.visible_gpu or "cuda" if kind == "cuda" else "cpu"
         with ExitStack() as stack:
             alone = True
             try:
@@ -69,18 +87,15 @@ class TakingTurns:
                     device_lock(
                         device,
                         since_utc=self._since_utc,
-                        limit_s=self._settings.measure.case_timeout_s + _OVERHEAD_S,
+                        limit_s=limit_s + _OVERHEAD_S,
                         waiting=lambda holder: self._say_who(device, holder),
                     )
                 )
             except OSError as error:
                 self._say(f"other runs can't be kept off {device}: {error.strerror}")
-            record = measure()
+            yield alone
         if not alone:
             self._say(f"measured beside another run on {device}, which does not end its turn: `shared`")
-            if record.latency is not None:
-                record.latency.verdict = as_shared(record.latency.verdict)
-        return record
 
     def _say_who(self, device: str, holder: Holder) -> None:
         self._say(

@@ -159,10 +159,12 @@ def band_backward(
             if flat_dlse is not None:
                 ds.addcmul_(weights, _rows(flat_dlse, operation))
             for total, a, b in ((dv, weights, do_blocks), (dk, ds, q_blocks)):
-                part = scratch("keys", operation.num_tiles, operation.keys, b.shape[2])
-                _add_keys(total, torch.bmm(a.mT, b, out=part), operation, band.first_key, kv_before)
+                shape = (operation.num_tiles, operation.keys, b.shape[2])
+                part = torch.bmm(a.mT, b, out=scratch("keys", *shape))
+                _add_keys(total, part, operation, band.first_key, kv_before)
+                del part  # dk's may be the larger one
             _store(_rows(dq, operation, before), ds, k_blocks, scratch)
-            del scores, weights, ds, part, a, b
+            del scores, weights, ds, a, b
     return dq.view(q.shape), dk.to(k.dtype).view(k.shape), dv.to(v.dtype).view(v.shape)
 
 

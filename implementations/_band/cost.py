@@ -26,9 +26,9 @@ def _scores(problem: Problem) -> int:
     return sum(o.num_tiles * o.rows * o.keys for run in runs for o in operations(problem, run))
 
 
-def _copies_rows(problem: Problem, o: Operation) -> bool:
+def _copies_rows(problem: Problem, o: Operation, width: int) -> bool:
     """Whether a product goes through a buffer: in 16 bits, or into heads that hold other rows too."""
-    apart = o.num_tiles > 1 and o.head_step > 0 and problem.head_dim_v > 0
+    apart = o.num_tiles > 1 and o.head_step > 0 and width > 0
     return problem.dtype_bytes < 4 or (apart and (o.rows < problem.seqlen_q or problem.group_size > 1))
 
 
@@ -62,7 +62,7 @@ def _forward_bytes(problem: Problem) -> tuple[int, int]:
                 moved += corner.rows * corner.columns * (1 + 2 * o.num_tiles * w)
                 triangles.add(corner._replace(first=0))
             scores_buffer = max(scores_buffer, scores)
-            if _copies_rows(p, o):
+            if _copies_rows(p, o, p.head_dim_v):
                 moved += rows + o.num_tiles * o.rows * p.head_dim_v * p.dtype_bytes
                 rows_buffer = max(rows_buffer, rows)
     triangle_bytes = sum(triangle.rows * triangle.columns for triangle in triangles)
@@ -74,18 +74,52 @@ def _forward_bytes(problem: Problem) -> tuple[int, int]:
     return moved, peak
 
 
+def _buffer_bytes(problem: Problem) -> dict[str, int]:
+    """Return the size of each buffer of a backward pass, grown to the largest operation, and of triangles."""
+    p, w = problem, max(4, problem.dtype_bytes)
+    sizes = {"scores": 0, "ds": 0, "keys": 0, "rows": 0}
+    triangles = set()
+    for run in batch_runs(p):
+        band = band_of(p, run)
+        for o in operations(p, run):
+            scores, keys = o.num_tiles * o.rows * o.keys, o.num_tiles * o.keys * max(p.head_dim, p.head_dim_v)
+            rows = o.num_tiles * o.rows * p.head_dim if _copies_rows(p, o, p.head_dim) else 0
+            for name, size in (("scores", scores), ("ds", scores), ("keys", keys), ("rows", rows)):
+                sizes[name] = max(sizes[name], size * w)
+            triangles |= {corner._replace(first=0) for corner in hidden_corners(o, band)}
+    return {**sizes, "triangles": sum(triangle.rows * triangle.columns for triangle in triangles)}
+
+
+def _backward_peak(problem: Problem) -> int:
+    """Return the peak of the backward chain, beside inputs and upstream gradient, out among it.
+
+    dk and dv are sums, wide, until the end: in 16 bits they are narrowed while buffers and wide inputs live.
+    """
+    p, w, size = problem, max(4, problem.dtype_bytes), tensor_bytes(problem)
+    sums = (size["k"] + size["v"]) // p.dtype_bytes * w
+    peak = size["out"] + size["q"] + sums + sum(_buffer_bytes(p).values())
+    if p.dtype_bytes < 4:
+        seen = sum(run.batch * band_of(p, run).num_keys for run in batch_runs(p)) * p.num_kv_heads
+        peak += (size["q"] + size["out"]) // p.dtype_bytes * w + seen * (p.head_dim + p.head_dim_v) * w
+        peak += size["k"] + size["v"]
+    return peak
+
+
 @from_cache
 def band_cost(problem: Problem) -> Cost:
-    """Exact counts of the band path; operand and peak bytes for a plain forward call on contiguous inputs.
+    """Exact counts of the band path; operand bytes for a plain forward call on contiguous inputs, and peaks.
 
-    They are left out with gradients and with ``lse``, and the peak for batch rows of different geometry.
+    Operand bytes are left out with gradients, both with ``lse``, and the peak for batch rows of different
+    geometry.
     """
     p = problem
     scores = _scores(p)
     over_d, over_dv = MATMUL_WIDTHS[p.mode]
     operand_bytes = peak_bytes = None
-    if not p.needs_gradients and not p.option("return_lse", False):
+    if not p.option("return_lse", False):
         operand_bytes, peak_bytes = _forward_bytes(p)
+        if p.needs_gradients:
+            operand_bytes, peak_bytes = None, max(peak_bytes, _backward_peak(p))
         if len(list(batch_runs(p))) > 1:
             peak_bytes = None
     size = tensor_bytes(p)

@@ -3,7 +3,7 @@
 Letters: B batch, H query heads, D and Dv widths. All sums run over tiles.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attnbench.contract.cost import (
     LSE_BYTES,
@@ -21,9 +21,9 @@ from .decode_cost import decode_cost
 from .programs import (
     DELTA_BYTES,
     STATISTICS_BYTES,
-    KernelPrograms,
     effective_band,
     kernels_of,
+    programs_of,
     visited_tiles,
 )
 from .splits import decodes
@@ -70,7 +70,7 @@ def operator_flops(
 
 def requested_bytes(problem: Problem) -> int:
     """Return the bytes that loads and stores of the mode's kernels ask for."""
-    return sum(KernelPrograms(problem, kernel).requested_bytes() for kernel in kernels_of(problem))
+    return sum(programs.requested_bytes() for programs in programs_of(problem))
 
 
 def _operand_bytes(problem: Problem) -> tuple[int, int]:
@@ -110,10 +110,10 @@ def cost(problem: Problem) -> Cost:
     p = problem
     if decodes(p):
         return decode_cost(p)
+    launched = programs_of(p)
     executed = exponentials = 0
-    for kernel in kernels_of(p):
-        programs = KernelPrograms(p, kernel)
-        visited, tile = programs.visited(), programs.tile
+    for programs in launched:
+        kernel, visited, tile = programs.kernel, programs.visited(), programs.tile
         executed += tile_flops(kernel, visited, tile, p.head_dim, p.head_dim_v, p.dtype_bytes)
         exponentials += visited * tile.block_q * (tile.block_k + (kernel == "forward"))
     operand_bytes, peak_bytes = _operand_bytes(p)
@@ -125,21 +125,20 @@ def cost(problem: Problem) -> Cost:
         exponentials=exponentials,
         compulsory_bytes=compulsory_bytes(p),
         operand_bytes=operand_bytes,
-        requested_bytes=requested_bytes(p),
+        requested_bytes=sum(programs.requested_bytes() for programs in launched),
         peak_bytes=peak_bytes,
         saved_bytes=saved_bytes if p.needs_gradients else None,
-        leading=_leading(p),
+        leading=_leading(p, {programs.kernel: programs.tile for programs in launched}),
     )
 
 
-def _leading(problem: Problem) -> dict[str, str]:
+def _leading(problem: Problem, tiles: Mapping[str, Tile]) -> dict[str, str]:
     """Return the leading terms; those of bytes hold where a sequence is longer than a tile."""
     p, w = problem, problem.dtype_bytes
-    pairs, kernels = _leading_pairs(p), kernels_of(p)
+    pairs, kernels = _leading_pairs(p), tuple(tiles)
     over_d, over_dv = (
         sum(column) for column in zip(*(matmuls(kernel, w) for kernel in kernels), strict=True)
     )
-    tiles = {kernel: KernelPrograms(p, kernel).tile for kernel in kernels}
     requested = [
         f"{w}*B*H*{pairs}*(d+e)/{tile.block_k if kernel == 'dkdv' else tile.block_q}"
         for kernel, tile in tiles.items()

@@ -113,6 +113,11 @@ def head_tiles(kernel: str, band: Band, seqlens: tuple[int, int], kind: tuple[in
     return query_tiles(band, seqlens[0], *kind, tile.block_q)
 
 
+def other_block(kernel: str, tile: Tile) -> int:
+    """Return how many positions of the other side a program reads at a time."""
+    return tile.block_q if kernel == "dkdv" else tile.block_k
+
+
 def visited_tiles(
     kernel: str,
     band: Band,
@@ -124,7 +129,7 @@ def visited_tiles(
     """Count the tiles ``block_q × block_k`` that the programs visit, of one query head of every batch row."""
     if 0 in seqlens:
         return 0
-    block = tile.block_q if kernel == "dkdv" else tile.block_k
+    block = other_block(kernel, tile)
     return sum(
         len(same) * head_tiles(kernel, band, seqlens, kind, tile).visited(block)
         for kind, same in row_kinds(starts, limits).items()
@@ -139,20 +144,21 @@ class KernelPrograms:
         self.problem, self.kernel = problem, kernel
         self.tile: Tile = tile_for(problem, kernel=kernel)
         self.kinds = {} if is_empty(problem) else row_kinds(problem.query_starts, problem.key_limits)
+        self._tiles: dict[tuple[int, int], Tiles] = {}
         self.heads = problem.num_kv_heads if kernel == "dkdv" else problem.num_heads
 
     def tiles(self, kind: tuple[int, int]) -> Tiles:
         """Return the tiles of one head of such a batch row."""
-        p = self.problem
-        return head_tiles(self.kernel, effective_band(p), (p.seqlen_q, p.seqlen_k), kind, self.tile)
+        if kind not in self._tiles:
+            p, band = self.problem, effective_band(self.problem)
+            self._tiles[kind] = head_tiles(self.kernel, band, (p.seqlen_q, p.seqlen_k), kind, self.tile)
+        return self._tiles[kind]
 
     def visited(self) -> int:
         """Count the tiles ``block_q × block_k`` that all programs visit, of every query head."""
-        p, band = self.problem, effective_band(self.problem)
-        seqlens = (p.seqlen_q, p.seqlen_k)
-        return p.num_heads * visited_tiles(
-            self.kernel, band, seqlens, p.query_starts, p.key_limits, self.tile
-        )
+        block = other_block(self.kernel, self.tile)
+        per_head = (len(same) * self.tiles(kind).visited(block) for kind, same in self.kinds.items())
+        return self.problem.num_heads * sum(per_head)
 
     def program_bytes(self, tiles: Tiles) -> Counts:
         """Return the bytes that each program asks for ``[T]``; w = (D + Dv)·size.
@@ -214,6 +220,11 @@ class KernelPrograms:
 def kernels_of(problem: Problem) -> tuple[str, ...]:
     """Return the kernels that a call in the problem's mode launches."""
     return {"bwd": ("dq", "dkdv"), "fwd_bwd": ("forward", "dq", "dkdv")}.get(problem.mode, ("forward",))
+
+
+def programs_of(problem: Problem) -> list[KernelPrograms]:
+    """Return the programs of each kernel that a call launches."""
+    return [KernelPrograms(problem, kernel) for kernel in kernels_of(problem)]
 
 
 def straight_lines(values: Counts) -> Iterator[tuple[int, int]]:

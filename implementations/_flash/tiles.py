@@ -50,6 +50,7 @@ def tile_table() -> Mapping[str, Any]:
     return tomllib.loads(Path(__file__).with_name("tiles.toml").read_text(encoding="utf-8"))
 
 
+@cache
 def table_tile(kernel: str, target: str, dtype_bytes: int, width: int) -> Tile:
     """Return the entry of a kernel and target for the smallest listed width that holds ``width``."""
     widths = tile_table()[kernel][target][str(8 * dtype_bytes)]
@@ -113,7 +114,8 @@ def tile_for(problem: Problem, target: str | None = None, kernel: str = "forward
     size. Where a search is wanted (``autotune``), what is here takes the fastest tile that it found.
     """
     p = problem
-    given = {name: int(p.option(name)) for name in OPTIONS if p.option(name) is not None}
+    options = dict(p.options)
+    given = {name: int(options[name]) for name in OPTIONS if options.get(name) is not None}
     if target is None:
         if not given and is_wanted(p.device):
             from .autotune import fastest_tile  # loads triton
@@ -141,8 +143,9 @@ def kernel_faults(problem: Problem) -> list[str]:
         faults.append(f"compute capability {capability / 10} is older than {OLDEST / 10}")
     if not positions_fit(problem):
         faults.append("positions pass 2**31, which the kernel counts in 32 bits")
+    options = dict(problem.options)
     for name in (*OPTIONS, SPLITS):
-        value = problem.option(name)
+        value = options.get(name)
         if value is not None:
             faults.extend(_option_faults(name, value))
     return faults

@@ -112,18 +112,7 @@ class LinearChunks:
             a, g = self._queries(piece), self._upstream(piece, *given)
             _add_product(self.state, a.joined.mT, g.joined)
         for piece in reversed(parts.aligned):
-            a, g = self._queries(piece), self._upstream(piece, *given)
-            b, c = self._keys(parts.num_head, piece), self._values(parts.num_head, piece)
-            dc, db = self._room("product", piece, 1), self._feature_room("db", piece, 1)
-            self._product(dc, b, a, g, reverse=True)
-            self._product(db, c, g, a, reverse=True)
-            chunks = zip(*(x.chunks[::-1] for x in (dc, db, a, b, c, g)), strict=True)
-            for dc_, db_, a_, b_, c_, g_ in chunks:
-                _add_product(dc_, b_, self.state)
-                _add_product(db_, c_, self.state.mT)
-                _add_product(self.state, a_.mT, g_)
-            _cut(dv, parts.num_head, piece).copy_(dc.left)
-            self._write_dk(dk, db, b, parts.num_head, piece)
+            self._keys_gradients(piece, given, dk, dv)
         for piece in parts.head:
             b, c = self._keys(0, piece), self._values(0, piece)
             dc, db = self._room("product", piece, 1), self._feature_room("db", piece, 1)
@@ -131,6 +120,26 @@ class LinearChunks:
             _cut(dv, 0, piece).copy_(dc.left)
             torch.bmm(c.joined, self.state.mT, out=db.joined)
             self._write_dk(dk, db, b, 0, piece)
+
+    def _keys_gradients(self, piece: Piece, given: tuple[Tensor, ...], dk: Tensor, dv: Tensor) -> None:
+        """Write ``dk`` and ``dv`` of one aligned piece and add its queries to the state.
+
+        On return nothing holds a buffer, which may have to grow: the last piece, which is the first here, can
+        be the smallest.
+        """
+        first = self.parts.num_head
+        a, g = self._queries(piece), self._upstream(piece, *given)
+        b, c = self._keys(first, piece), self._values(first, piece)
+        dc, db = self._room("product", piece, 1), self._feature_room("db", piece, 1)
+        self._product(dc, b, a, g, reverse=True)
+        self._product(db, c, g, a, reverse=True)
+        chunks = zip(*(x.chunks[::-1] for x in (dc, db, a, b, c, g)), strict=True)
+        for dc_, db_, a_, b_, c_, g_ in chunks:
+            _add_product(dc_, b_, self.state)
+            _add_product(db_, c_, self.state.mT)
+            _add_product(self.state, a_.mT, g_)
+        _cut(dv, first, piece).copy_(dc.left)
+        self._write_dk(dk, db, b, first, piece)
 
     def _room(self, name: str, piece: Piece, group: int) -> Rows:
         """Return rows of the state's width, v's to the left."""

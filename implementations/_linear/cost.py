@@ -4,7 +4,6 @@ Letters: N = b·G key/value heads, g query heads each, t chunks of C tokens, E c
 feature.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from attnbench.contract.cost import Cost, compulsory_bytes, tensor_bytes
@@ -12,14 +11,10 @@ from attnbench.contract.problem import Problem
 from attnbench.contract.steps import reading
 from attnbench.implementations._shared.batch_runs import BatchRun, batch_runs
 
-from .parts import Parts, Piece, num_columns, parts_of
+from .parts import Parts, Piece, Pieces, num_columns, parts_of
 
 PASSES = {"fwd": (1, 0), "decode": (1, 0), "bwd": (0, 1), "fwd_bwd": (1, 1)}
 """Forward and backward passes of a mode."""
-
-
-def _tokens(pieces: tuple[Piece, ...]) -> int:
-    return sum(piece.size * piece.num_chunks for piece in pieces)
 
 
 def _columns(problem: Problem) -> int:
@@ -28,7 +23,7 @@ def _columns(problem: Problem) -> int:
     return width + 1 if problem.mode == "decode" else num_columns(width)
 
 
-def _executed(problem: Problem) -> tuple[int, int]:
+def _executed(problem: Problem, runs: Sequence[tuple[BatchRun, Parts]]) -> tuple[int, int]:
     """Return ``(FLOPs, exponentials)``.
 
     Forward: inside chunks ``t·g·C²·(D + E)`` multiply-adds, through the state D·E for every query and key.
@@ -38,11 +33,12 @@ def _executed(problem: Problem) -> tuple[int, int]:
     width, columns = p.head_dim, _columns(p)
     forward, backward = PASSES[p.mode]
     flops = exponentials = 0
-    for run in batch_runs(p):
-        parts, heads = parts_of(p, run), run.batch * p.num_kv_heads
-        inside = heads * p.group_size * sum(piece.num_chunks * piece.size**2 for piece in parts.aligned)
-        queries = heads * p.group_size * _tokens((*parts.aligned, *parts.tail))
-        keys = heads * _tokens((*parts.head, *parts.aligned))
+    for run, parts in runs:
+        heads = run.batch * p.num_kv_heads
+        pairs = sum(times * num_chunks * size**2 for size, num_chunks, times in parts.aligned.kinds())
+        inside = heads * p.group_size * pairs
+        queries = heads * p.group_size * (parts.aligned.length + parts.tail.length)
+        keys = heads * (parts.head.length + parts.aligned.length)
         inside *= width + columns
         state = width * columns
         flops += 2 * forward * (inside + state * (queries + keys))
@@ -86,9 +82,9 @@ class _Chain:
         """Bytes of a state of its own and all buffers, and of the flags that mark empty rows."""
         return self.made + sum(self.buffers.values()) + self.flags
 
-    def _each(self, pieces: Sequence[Piece], move: Callable[[Piece], None]) -> None:
-        """Count all pieces, one of each kind: long sequences have thousands of a kind."""
-        for (size, num_chunks), times in Counter((one.size, one.num_chunks) for one in pieces).items():
+    def _each(self, pieces: Pieces, move: Callable[[Piece], None]) -> None:
+        """Count all pieces, one of each kind."""
+        for size, num_chunks, times in pieces.kinds():
             before = self.moved
             move(Piece(0, size, num_chunks))
             self.moved = before + times * (self.moved - before)
@@ -143,6 +139,31 @@ class _Chain:
         self.moved += rows * ((self.dv + 1) * self.w + self.dv * self.size) + 2 * rows * self.w
 
 
+def _backward_peak(problem: Problem, run: BatchRun, parts: Parts) -> int:
+    """Return the peak of the backward chain beside inputs and upstream gradient.
+
+    Out, denominators, gradients, a state, and buffers, of which ``product`` holds either side's rows.
+    """
+    p, w, size = problem, max(4, problem.dtype_bytes), tensor_bytes(problem)
+    heads, d, dv, e = run.batch * p.num_kv_heads, p.head_dim, p.head_dim_v, _columns(p)
+    elements: dict[str, int] = {}
+
+    def hold(**sizes: int) -> None:
+        elements.update({name: max(elements.get(name, 0), size) for name, size in sizes.items()})
+
+    for piece in (*parts.aligned, *parts.tail):
+        rows = heads * p.group_size * piece.num_chunks * piece.size
+        hold(product=rows * d, queries=rows * d, upstream=rows * e, weighted=rows * dv)
+    for piece in (*parts.head, *parts.aligned):
+        rows = heads * piece.num_chunks * piece.size
+        hold(product=rows * max(d, e), keys=rows * d, values=rows * e, db=rows * d)
+    for piece in parts.aligned:
+        hold(scores=heads * p.group_size * piece.num_chunks * piece.size**2)
+    total = p.batch * p.num_heads * p.seqlen_q * w
+    kept = size["out"] + total + size["q"] + size["k"] + size["v"]
+    return kept + (heads * d * e + sum(elements.values())) * w
+
+
 def state_bytes(problem: Problem) -> int:
     """Bytes of the sums that stand for all tokens so far: ``B·G·D·(Dv + 1)`` numbers."""
     p = problem
@@ -163,27 +184,28 @@ def after_context(problem: Problem) -> Problem:
 
 
 def chunks_cost(problem: Problem) -> Cost:
-    """Exact counts of the PyTorch path; operand bytes of a forward call, and its peak where no buffer has to
+    """Exact counts of the PyTorch path; operand bytes of a forward call, and the peak where no buffer has to
     grow on the way.
 
     In mode ``decode`` a step with the state, which is read and written and independent of the context;
     without keys it is only read, by every query.
-    Without gradients alone: autograd's own bookkeeping is not in a closed form. Buffers grow where a piece is
-    larger than one before it, which takes queries or keys both inside and outside of the aligned part.
+    Operand bytes are those without gradients: a backward pass has them in no closed form. Buffers grow where
+    a piece is larger than one before it, which takes queries or keys both inside and outside of the aligned
+    part.
     """
     decoding = problem.mode == "decode"
     reads = decoding and problem.seqlen_k == 0
     p = after_context(problem) if decoding else problem
-    flops, exponentials = _executed(p)
-    operand_bytes = peak_bytes = None
-    if not p.needs_gradients:
-        runs = list(batch_runs(p))
-        parts = [parts_of(p, run) for run in runs]
-        chains = [_Chain(p, run, of_run) for run, of_run in zip(runs, parts, strict=True)]
-        operand_bytes = sum(chain.moved for chain in chains)
+    runs = [(run, parts_of(p, run)) for run in batch_runs(p)]
+    flops, exponentials = _executed(p, runs)
+    peak_bytes = None
+    chains = [_Chain(p, run, parts) for run, parts in runs]
+    operand_bytes = None if p.needs_gradients else sum(chain.moved for chain in chains)
+    if len(runs) < 2 and all(not x.aligned or not (x.head or x.tail) for _, x in runs):
         total = p.batch * p.num_heads * p.seqlen_q * max(4, p.dtype_bytes)
-        if len(runs) < 2 and all(not x.aligned or not (x.head or x.tail) for x in parts):
-            peak_bytes = tensor_bytes(p)["out"] + total + sum(chain.peak for chain in chains)
+        peak_bytes = tensor_bytes(p)["out"] + total + sum(chain.peak for chain in chains)
+        if p.needs_gradients:
+            peak_bytes = max([peak_bytes, *(_backward_peak(p, run, parts) for run, parts in runs)])
     forward, backward = PASSES[p.mode]
     factor = 2 * (forward + 2 * backward)
     tokens = "H*n" if reads else "(H + G)*n" if decoding else "(H*n + G*m)"

@@ -1,5 +1,7 @@
 """How queries and keys of linear attention meet, piece by piece. In: a problem. Out: integers."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from attnbench.contract.masks import Causal
@@ -25,14 +27,45 @@ class Piece(NamedTuple):
     num_chunks: int
 
 
-def _pieces(first: int, length: int, chunk_size: int, at_once: int) -> tuple[Piece, ...]:
-    """Cut tokens into chunks and chunks into pieces; a shorter last chunk is a piece of its own."""
-    whole = length // chunk_size
-    rest = length - whole * chunk_size
-    found = [
-        Piece(first + c * chunk_size, chunk_size, min(at_once, whole - c)) for c in range(0, whole, at_once)
-    ]
-    return (*found, Piece(first + whole * chunk_size, rest, 1)) if rest else tuple(found)
+@dataclass(frozen=True)
+class Pieces:
+    """``length`` tokens from ``first`` on, in chunks of ``chunk_size``, and these into pieces of at most
+    ``at_once``; a shorter last chunk is a piece of its own.
+    """
+
+    first: int
+    length: int
+    chunk_size: int
+    at_once: int
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Go through the pieces from the first token to the last."""
+        first = self.first
+        for size, num_chunks, times in self.kinds():
+            for _ in range(times):
+                yield Piece(first, size, num_chunks)
+                first += size * num_chunks
+
+    def __reversed__(self) -> Iterator[Piece]:
+        """Go through them from the last token to the first."""
+        return reversed(list(self))
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return self.length > 0
+
+    def kinds(self) -> Iterator[tuple[int, int, int]]:
+        """Yield ``(size, chunks, pieces)`` of each kind of piece, in order: long sequences have thousands of
+        pieces, of three kinds.
+        """
+        whole, rest = divmod(self.length, self.chunk_size)
+        times, fewer = divmod(whole, self.at_once)
+        if times:
+            yield self.chunk_size, self.at_once, times
+        if fewer:
+            yield self.chunk_size, fewer, 1
+        if rest:
+            yield rest, 1, 1
 
 
 class Parts(NamedTuple):
@@ -45,9 +78,9 @@ class Parts(NamedTuple):
 
     empty: int
     num_head: int
-    head: tuple[Piece, ...]
-    aligned: tuple[Piece, ...]
-    tail: tuple[Piece, ...]
+    head: Pieces
+    aligned: Pieces
+    tail: Pieces
 
 
 def parts_of(problem: Problem, run: BatchRun) -> Parts:
@@ -67,7 +100,7 @@ def parts_of(problem: Problem, run: BatchRun) -> Parts:
     return Parts(
         empty,
         head,
-        _pieces(0, head, apart, 1),
-        _pieces(0, aligned, chunk_size, max(1, tokens // chunk_size)),
-        _pieces(aligned, p.seqlen_q - empty - aligned, apart, 1),
+        Pieces(0, head, apart, 1),
+        Pieces(0, aligned, chunk_size, max(1, tokens // chunk_size)),
+        Pieces(aligned, p.seqlen_q - empty - aligned, apart, 1),
     )

@@ -22,6 +22,10 @@ class BatchRun(NamedTuple):
 
 def batch_runs(problem: Problem) -> Iterator[BatchRun]:
     """Yield runs of equal geometry: one, unless ``query_start`` or ``key_lengths`` differ between rows."""
+    kinds = problem.kinds_of_rows()
+    if len(kinds) == 1 and problem.batch:
+        yield BatchRun(slice(0, problem.batch), *next(iter(kinds)))
+        return
     geometry = list(zip(problem.query_starts, problem.key_limits, strict=True))
     for (start, limit), run in groupby(range(problem.batch), key=geometry.__getitem__):
         rows = list(run)

@@ -14,6 +14,7 @@ from attnbench.measure.record import (
     Quality,
     Record,
     Share,
+    Telemetry,
     Traffic,
 )
 from attnbench.run.store import Run
@@ -101,6 +102,7 @@ def make_record(
     loss: float | None = None,
     step_ms: float | None = None,
     semantics: str = "softmax",
+    sm_clock_mhz: float | None = None,
     **keys: Any,
 ) -> Record:
     case = make_case(implementation, seqlen, **keys)
@@ -164,6 +166,7 @@ def make_record(
         share=None if shares is None else Share(**dict(zip(SHARE_FIELDS, shares, strict=True))),
         optimizer_step=None if step_ms is None else OptimizerStep(median_ms=step_ms, state_bytes=2**20),
         quality=None if loss is None else Quality(loss=loss, perplexity=math.exp(loss)),
+        telemetry=None if sm_clock_mhz is None else Telemetry(sm_clock_mhz=sm_clock_mhz),
         provenance=Provenance(
             architecture=case["architecture"] or ARCHITECTURES.get(case["preset"]),
             semantics=semantics,

@@ -141,6 +141,22 @@ def test_tally_doubts_absences_and_other_functions():
     assert (absence.field, absence.implementations, absence.count) == ("latency", ("triton-flash",), 10)
 
 
+def test_fields_that_are_missing_alike_are_one_absence():
+    """Whoever reads wants each reason once, not once a field."""
+    on_a_cpu = {
+        "telemetry.power_w": "no GPU",
+        "telemetry.temperature_c": "no GPU",
+        "memory.peak_bytes": "unseen",
+    }
+    records = [make_record("a", unavailable=on_a_cpu), make_record("a", 512, unavailable=on_a_cpu)]
+    records.append(make_record("b", unavailable={"memory.peak_bytes": "unseen"}))
+    found = [(one.field, one.reason, one.implementations, one.count) for one in summary(*records).absences]
+    assert found == [
+        ("telemetry.power_w, telemetry.temperature_c", "no GPU", ("a",), 2),
+        ("memory.peak_bytes", "unseen", ("a", "b"), 3),
+    ]
+
+
 def test_nothing_at_all_is_an_empty_summary():
     found = summary()
     assert found.tally == {}

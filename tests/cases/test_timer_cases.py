@@ -40,7 +40,7 @@ def timers(device: FakeDevice, cache: str) -> list[Timer]:
     return [
         CudaTimer(stream, cache, device.clock),
         CuptiTimer(stream, cache, device.clock),
-        GraphTimer(stream, FakeGraphs(device), cache, device.clock),
+        GraphTimer(stream, cache, device.clock, graphs=FakeGraphs(device)),
     ]
 
 
@@ -83,7 +83,7 @@ def test_b05_a_flushed_cache_is_as_cold_as_rotated_inputs_and_no_faster_than_the
     stream = CudaStream(device)
     flushed, rotated = (
         quantile(timer.time(task, RULE, 0.2).samples_ms, 0.5)
-        for timer in (CudaTimer(stream), GraphTimer(stream, CudaGraphs(device)))
+        for timer in (CudaTimer(stream), GraphTimer(stream, graphs=CudaGraphs(device)))
     )
     assert flushed == pytest.approx(rotated, rel=0.1)
     facts = nvml.gpu_facts(uuid_of(device))
@@ -143,7 +143,8 @@ def events_of_a_standing_clock() -> Timer:
 def test_b09_what_no_timer_can_tell_is_below_resolution_and_no_number(timer):
     workload = build_workload(Case(implementation="naive", seqlen_q=16))
     empty = replace(workload, call=lambda: None)
-    section, _ = measure_latency(empty, MeasureSettings(warmup_s=0.0, latency_budget_s=0.01), timer=timer)
+    settings = MeasureSettings(warmup_s=0.0, latency_budget_s=0.01)
+    section, _ = measure_latency(empty, settings, timer=timer, unavailable={})
     assert section.verdict == ["below_resolution"]
     kept = {name for name, value in msgspec.structs.asdict(section).items() if value is not None}
     assert kept == {"launches", "timer", "cache", "verdict"}, "no median of 0, no throughput without end"

@@ -78,6 +78,13 @@ def test_a_processor_has_no_data_sheet(monkeypatch, capsys):
     assert "other processes were busy" in out
 
 
+def test_a_product_that_failed_is_told_where_no_data_sheet_names_it():
+    why = "RuntimeError: no kernel for this processor"
+    rows = list(ceiling_rows({"unavailable": {"matmul_flops_per_s.bfloat16": why}}))
+    [row] = [row for row in rows if row["ceiling"].startswith("matmul")]
+    assert (row["ceiling"], row["measured"], row["remark"]) == ("matmul bfloat16", "–", why)
+
+
 def test_machines_get_numbers(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "ceilings_of", lambda device: FOUND)
     assert run("doctor", "--ceilings", "--json") == 0

@@ -1,3 +1,5 @@
+"""`attnbench report`: where it writes and says so, other formats, mistakes, torn lines, warnings."""
+
 import os
 import subprocess
 import sys

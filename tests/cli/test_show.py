@@ -1,6 +1,7 @@
 """`attnbench show` predicts what a suite would cost, without running it."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +163,28 @@ def test_a_misspelt_option_is_a_usage_error(capsys: pytest.CaptureFixture[str], 
     assert said.out == ""
     (line,) = said.err.splitlines()
     assert line.startswith(f"attnbench: {path}:7: sweep 1: linear has no option 'chunk_siz' (did you mean")
+
+
+def additions_s() -> float:
+    """Processor seconds of a million additions: what this machine is worth at the moment."""
+    began, total = time.process_time(), 0
+    for number in range(1_000_000):
+        total += number & 7
+    return time.process_time() - began
+
+
+def test_ten_thousand_cases_take_seconds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "many.toml"
+    path.write_text(
+        'name = "many"\n[defaults]\nnum_heads = 2\nhead_dim = 16\n[[sweep]]\n'
+        f"mask = ['causal', 'full']\nbatch = [1, 2, 3, 4]\ndtype = ['float32', 'float16']\n"
+        f"implementation = ['naive', 'sdpa', 'linear', 'triton-flash']\n"
+        f"seqlen = {[128 * step for step in range(1, 158)]}\n",
+        encoding="utf-8",
+    )
+    output_of(capsys, str(path), "--seqlen", "128")  # what is imported and read once
+    before_s, began = additions_s(), time.process_time()
+    shown = output_of(capsys, str(path))
+    took_s = time.process_time() - began
+    assert len(shown.splitlines()) > 10_048
+    assert took_s < 100 * max(before_s, additions_s())  # three times what it takes

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnbench.contract import evaluation
 from attnbench.contract.evaluation import baseline, definition, truth
 from attnbench.contract.masks import Causal, Full, SlidingWindow
 from attnbench.contract.problem import Problem
@@ -92,10 +93,65 @@ def test_row_blocks_and_rows_give_the_gradients_of_the_whole(
     wanted_rows = truth(semantics, q, k, v, problem=problem, grad_out=sampled)
     actual_rows = truth(semantics, q, k, v, problem=problem, grad_out=sampled, rows=rows)
     torch.testing.assert_close(actual_rows.out, wanted_rows.out[:, :, rows], rtol=1e-12, atol=1e-13)
-    for name in ("dq", "dk", "dv"):
-        torch.testing.assert_close(
-            getattr(actual_rows, name), getattr(wanted_rows, name), rtol=1e-11, atol=1e-12
-        )
+    keys = torch.ones(40, dtype=torch.bool) if actual_rows.keys is None else actual_rows.keys
+    held = {"dq": torch.isin(torch.arange(33), rows), "dk": keys, "dv": keys}
+    for name, kept in held.items():
+        found, wanted = getattr(actual_rows, name), getattr(wanted_rows, name)
+        torch.testing.assert_close(found, wanted[:, :, kept], rtol=1e-11, atol=1e-12)
+        assert wanted[:, :, ~kept].count_nonzero() == 0
+    assert (actual_rows.keys is None) == (mask == Causal())
+
+
+@pytest.mark.parametrize("semantics", BY_NAME.values(), ids=BY_NAME)
+@pytest.mark.parametrize(
+    "form", [{}, {"mask": Full()}, {"query_start": -5}, {"key_lengths": (0, 31)}], ids=str
+)
+def test_rows_joined_from_parts_of_their_keys_are_those_of_the_whole(
+    semantics: Semantics, form: dict[str, Any], monkeypatch: Any
+) -> None:
+    problem = Problem(
+        **{"seqlen_q": 24, "seqlen_k": 31, "batch": 2, "num_heads": 2, "num_kv_heads": 1, "head_dim": 8,
+           "dtype": "float64", "mode": "fwd_bwd", **form},
+    )  # fmt: skip
+    q, k, v, grad_out = make_inputs(problem, seed=2).values()
+    rows = torch.tensor([0, 7, 8, 23])
+    exact, plain = (
+        function(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows)
+        for function in (truth, baseline)
+    )
+    parts: list[int] = []
+    joined = evaluation.attend_in_parts
+
+    def counted(attend: Any, pieces: Any, upstream: Any) -> Any:
+        parts.append(len(pieces))
+        return joined(attend, pieces, upstream)
+
+    monkeypatch.setattr(evaluation, "attend_in_parts", counted)
+    monkeypatch.setattr(evaluation, "PART_BYTES", 8 * 2 * 2 * 8 * 9)  # nine keys a part
+    for whole, function in ((exact, truth), (plain, baseline)):
+        found = function(semantics, q, k, v, problem=problem, grad_out=grad_out, rows=rows)
+        for one, other in zip(found, whole, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None and one.dtype != torch.bool:
+                torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    assert max(parts) >= 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("semantics", BY_NAME.values(), ids=BY_NAME)
+def test_the_baseline_joined_from_parts_errs_as_much(
+    semantics: Semantics, dtype: str, monkeypatch: Any
+) -> None:
+    problem = Problem(seqlen_q=256, num_heads=2, head_dim=32, dtype=dtype, mode="fwd_bwd")
+    q, k, v, grad_out = make_inputs(problem, seed=3).values()
+    arguments: dict[str, Any] = {"problem": problem, "grad_out": grad_out, "rows": torch.arange(200, 256)}
+    exact, whole = (function(semantics, q, k, v, **arguments) for function in (truth, baseline))
+    monkeypatch.setattr(evaluation, "PART_BYTES", 8 * 2 * 32 * 64)  # sixty-four keys a part
+    in_parts = baseline(semantics, q, k, v, **arguments)
+    for name in ("out", "dq", "dk", "dv"):
+        truths, usual, joined = (getattr(x, name).double() for x in (exact, whole, in_parts))
+        norms = [float(torch.linalg.vector_norm(x - truths)) for x in (joined, usual)]
+        assert 0.5 < norms[0] / norms[1] < 2
 
 
 def test_a_constant_on_all_logits_changes_nothing() -> None:

@@ -31,6 +31,8 @@ def test_every_entry_has_a_source_and_is_consistent(key):
         ("NVIDIA A100 80GB PCIe", 312e12, 1.935e12),
         ("NVIDIA GeForce RTX 4090", 165.2e12, 1.008e12),
         ("nvidia l4", 121e12, 300e9),
+        ("NVIDIA A10G", 70e12, 600e9),
+        ("NVIDIA RTX 6000 Ada Generation", 364.2e12, 960e9),
         ("AMD Instinct MI300X", 1307.4e12, 5.3e12),
     ],
 )

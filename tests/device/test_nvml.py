@@ -34,6 +34,14 @@ def test_a_reading_that_a_card_lacks_costs_nothing_else(monkeypatch, missing):
     assert state.used_bytes == 1 << 30
 
 
+def test_a_name_in_no_encoding_is_no_name(monkeypatch):
+    fake = install(monkeypatch, Card())
+    monkeypatch.setattr(fake, "nvmlDeviceGetName", lambda handle: b"NVIDIA \xff".decode(), raising=False)
+    assert nvml.gpu_facts(UUID)["name"] is None
+    assert nvml.gpu_facts(UUID)["memory_bytes"] == 139 << 30
+    assert fake.open == 0
+
+
 def test_energy_is_told_in_joules_or_not_at_all(monkeypatch):
     install(monkeypatch, Card(energy_mj=2_500))
     assert nvml.energy_j(UUID) == 2.5

@@ -3,7 +3,17 @@
 import pytest
 
 from attnbench.contract.errors import UsageError
-from attnbench.device.targets import find_target, targets
+from attnbench.device.targets import _target, find_target, targets
+
+SM_89 = {
+    "devices": "L4, L40S, RTX 4090",
+    "registers": 65536,
+    "register_unit": 256,
+    "warps": 48,
+    "blocks": 24,
+    "shared_bytes": 102400,
+    "shared_bytes_per_block": 101376,
+}
 
 
 def test_the_seven_targets():
@@ -52,9 +62,15 @@ def test_the_l2_cache_of_one_device_each():
         "sm_120": 96,
     }
     for name, cache in caches.items():
-        assert cache.device.removesuffix(" SXM") in find_target(name).devices
+        shown = find_target(name).devices.split(", ")
+        assert any(device in cache.device for device in shown)
         assert 80 < cache.multiprocessors < 192
-        assert cache.bytes % (1 << 20) == 0
+
+
+def test_a_data_sheet_without_a_cache_lends_none():
+    assert _target("sm_89", l2_of="rtx-4090", **SM_89).l2.bytes == 72 << 20
+    with pytest.raises(ValueError, match="the data sheet 'l4' has no cache"):
+        _target("sm_89", l2_of="l4", **SM_89)
 
 
 def test_an_unknown_target_has_a_nearest_one():

@@ -101,10 +101,8 @@ def problems(draw: st.DrawFn) -> Problem:
 @pytest.mark.long
 @given(problems())
 def test_any_geometry_is_right_and_costs_what_is_counted(problem: Problem) -> None:
-    assert graded("triton-flash", problem).verdict == "ok"
-    inputs = make_inputs(problem, seed=0)
     with trace_kernels() as trace:
-        FLASH.attention(inputs["q"], inputs["k"], inputs["v"], problem=problem)
+        assert graded("triton-flash", problem).verdict == "ok"
     assert trace.requested_bytes == DecodePrograms(problem).requested_bytes()
 
 

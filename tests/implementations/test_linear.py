@@ -1,5 +1,6 @@
 """What is special about linear attention: three forms of one function, a state of fixed size, exact costs."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from attnbench.contract.implementation import refusals
 from attnbench.contract.masks import Causal, Full
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import LINEAR_ELU
+from attnbench.implementations._linear.parts import Pieces
 from attnbench.measure.flop_counter import FlopCounter
 from attnbench.measure.lifetimes import LifetimeTracker
 from attnbench.measure.operators import OperandBytes
@@ -266,3 +268,27 @@ def test_memory_beyond_the_outputs_is_constant(mode: str, whole_tensors: int) ->
     small, large = peak_bytes(2_048, mode), peak_bytes(8_192, mode)
     assert large - small == per_token * (8_192 - 2_048)
     assert small - per_token * 2_048 < 16 << 20
+
+
+@given(
+    first=st.integers(0, 50), length=st.integers(0, 200), chunk=st.integers(1, 40), at_once=st.integers(1, 9)
+)
+def test_pieces_cover_their_tokens_and_are_counted_by_kind(
+    first: int, length: int, chunk: int, at_once: int
+) -> None:
+    pieces = Pieces(first, length, chunk, at_once)
+    found = list(pieces)
+    covered = [piece.first + t for piece in found for t in range(piece.size * piece.num_chunks)]
+    assert covered == list(range(first, first + length))
+    whole = [piece for piece in found if piece.size == chunk]
+    assert found[: len(whole)] == whole
+    assert all(piece.num_chunks <= at_once for piece in whole)
+    assert len(found) - len(whole) == (length % chunk > 0)
+    assert len(whole) == -(-(length // chunk) // at_once)
+    kinds = Counter((piece.size, piece.num_chunks) for piece in found)
+    counted: Counter[tuple[int, int]] = Counter()
+    for size, num_chunks, times in pieces.kinds():
+        counted[size, num_chunks] += times
+    assert counted == kinds
+    assert list(reversed(pieces)) == found[::-1]
+    assert bool(pieces) == bool(found)

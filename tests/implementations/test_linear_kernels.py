@@ -37,13 +37,13 @@ ORDINARY = [
     ("cache-start-alone", Full(), "float32"),
 ]
 ALL = [
-    (name, mask, dtype, chunk_size)
-    for name in SHAPES
-    for mask in (Causal(), Full())
-    for dtype in ("float32", "float16")
-    for chunk_size in (16, 64, 256)
+    (name, mask, ("float32", "float16")[(i + j + k) % 2], chunk_size)
+    for i, name in enumerate(SHAPES)
+    for j, mask in enumerate((Causal(), Full()))
+    for k, chunk_size in enumerate((16, 64, 256))
     if name != "scale" and (name, chunk_size) != ("n1000", 16)
 ]
+"""Types take turns along each of the others: every three of the four properties together."""
 
 
 def verdict(problem: Problem) -> str | None:
@@ -130,7 +130,7 @@ def test_any_geometry_within_budget(problem: Problem) -> None:
 
 
 @pytest.mark.long
-@given(problems(longest=60))
+@given(problems(longest=48))
 @settings(max_examples=500, deadline=None)
 def test_every_geometry_within_budget(problem: Problem) -> None:
     assert verdict(problem) == "ok"
@@ -314,7 +314,7 @@ def test_operators_keep_the_rules_of_pytorch() -> None:
         operators.linear_step: (q, k[:, :, :8], v[:, :, :8], torch.zeros(1, 1, 16, 17), (8,), SMALL),
     }
     for operator, arguments in calls.items():
-        torch.library.opcheck(operator.default, arguments)
+        assert set(torch.library.opcheck(operator.default, arguments).values()) == {"SUCCESS"}
 
 
 def test_the_compiler_of_pytorch_sees_no_break() -> None:

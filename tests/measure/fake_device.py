@@ -11,6 +11,11 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from attnbench.measure.cuda_timer import CudaTimer
+from attnbench.measure.graph_timer import GraphTimer
+from attnbench.measure.ladder import Ladder
+from attnbench.measure.timing import Timer, UnusableTimerError
+
 LAUNCH_NS = 5_000
 FLUSH_NS = 58_000
 BETWEEN_NODES_NS = 1_000
@@ -89,6 +94,21 @@ class FakeGraphs:
         # A node starts some time after the one before it has ended; that time follows the last one as well.
         whole_ns = sum(duration + BETWEEN_NODES_NS for _, duration in nodes)
         return lambda: self.device.launch(whole_ns, "graph")
+
+
+class Refusing:
+    """A timer that can't be used here."""
+
+    name, cache = "cupti-activity", "cold"
+
+    def time(self, task, rule, warmup_s):
+        raise UnusableTimerError("cupti-python is not installed")
+
+
+def ladder(device: FakeDevice, cache: str = "cold", activity: Timer | None = None) -> Ladder:
+    stream = FakeStream(device)
+    graph = GraphTimer(stream, cache, device.clock, graphs=FakeGraphs(device))
+    return Ladder(activity or Refusing(), graph, CudaTimer(stream, cache, device.clock))
 
 
 class ActivityKind(enum.IntEnum):

@@ -9,6 +9,7 @@ import torch
 from attnbench.contract import columns as contract
 from attnbench.contract.columns import column_gradients, softmax_columns
 from attnbench.contract.evaluation import truth
+from attnbench.contract.hidden import visible_matrix
 from attnbench.contract.problem import Problem
 from attnbench.contract.semantics import SOFTMAX
 from attnbench.measure.inputs import make_inputs
@@ -163,3 +164,74 @@ def test_an_lse_that_does_not_agree_checks_nothing(tmp_path: Path) -> None:
     record = measured(forgetful(tmp_path, "k, v", off=1e-3))
     assert record.status == "ok"
     assert record.unavailable["agreement.columns"].endswith("does not agree: over_budget")
+
+
+@pytest.mark.parametrize("name", ["window", "short-q", "full", "causal", "rows-see-nothing"])
+def test_queries_that_see_none_of_the_keys_are_not_read(name: str) -> None:
+    form: dict[str, Any] = {"num_heads": 2, "head_dim": 8, "seqlen_q": 90, "seqlen_k": 90}
+    problem = Problem(**form | PROBLEMS[name], dtype="float64", mode="fwd_bwd")
+    q, k, v, grad_out = make_inputs(problem, seed=1).values()
+    whole = truth(SOFTMAX, q, k, v, problem=problem, grad_out=grad_out)
+    columns = torch.tensor([0, 40, 41])
+    seeing = visible_matrix(problem, q.device)[0, 0][:, columns].any(dim=1)
+    assert bool(seeing.all()) == (name in ("full", "causal"))
+    out, lse = whole.out.clone(), whole.lse.clone()
+    for x in (q, out, lse, grad_out):
+        x[:, :, ~seeing] = float("nan")
+    found = column_gradients(
+        softmax_columns, q, k, v, out, lse, grad_out, problem=problem, columns=columns, dtype=torch.float64
+    )
+    torch.testing.assert_close(found.dk, whole.dk[:, :, columns])
+    torch.testing.assert_close(found.dv, whole.dv[:, :, columns])
+
+
+STRAY = '''"""Attention whose backward pass writes where the upstream gradient is zero."""
+
+import dataclasses
+
+import torch
+
+from attnbench.contract.discovery import get_implementation
+from attnbench.contract.implementation import AttentionOutput
+
+WINDOW = get_implementation("sliding-window")
+
+
+class Stray(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad.clone()
+        grad[:, :, PLACE] += OFF
+        return grad
+
+
+def attention(q, k, v, *, problem, params=None):
+    tensors = {"q": q, "k": k, "v": v}
+    tensors["NAME"] = Stray.apply(tensors["NAME"])
+    return WINDOW.attention(*tensors.values(), problem=problem)
+
+
+IMPLEMENTATION = dataclasses.replace(WINDOW, name="stray", attention=attention)
+'''
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("off", ["1e-3", "float('nan')"])
+def test_a_gradient_where_no_sampled_row_reaches_is_wrong(name: str, off: str, tmp_path: Path) -> None:
+    window = {"name": "sliding-window", "window_size": 4}
+    rows = sample_rows(600, 64, SETTINGS.seed)
+    gap = int(rows.diff().argmax())
+    place = int(rows[gap]) + 1  # no sampled row, and no key that one sees
+    assert int(rows[gap + 1]) - 4 >= place
+    path = tmp_path / "stray.py"
+    path.write_text(STRAY.replace("NAME", name).replace("PLACE", str(place)).replace("OFF", off))
+    record = measured(str(path), mask=window)
+    assert record.status == "incorrect"
+    part = record.agreement.gradients[f"d{name}"]
+    assert part.verdict == ("over_budget" if off == "1e-3" else "nonfinite")
+    others = {one for one in ("q", "k", "v") if one != name}
+    assert all(record.agreement.gradients[f"d{one}"].verdict == "ok" for one in others)

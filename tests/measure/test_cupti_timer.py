@@ -11,7 +11,7 @@ from attnbench.device import cupti
 from attnbench.measure.cupti_timer import CuptiTimer
 from attnbench.measure.stopping import StoppingRule, quantile
 from attnbench.measure.timing import Task, UnusableTimerError, nothing
-from tests.measure.fake_device import FakeCupti, FakeDevice, FakeStream, Kernel
+from tests.measure.fake_device import ActivityKind, FakeCupti, FakeDevice, FakeStream, Kernel, cuptiError
 
 RULE = StoppingRule(min_samples=30, budget_s=1)
 
@@ -116,6 +116,19 @@ def test_what_cupti_says_is_the_reason(device, library):
     with pytest.raises(UnusableTimerError, match=r"can't enable MEMCPY: .*MULTIPLE_SUBSCRIBERS"):
         timer(device).time(task(device, 4_000), RULE, warmup_s=0.0)
     assert not library.enabled, "what it had not refused is not left on"
+
+
+def test_a_kind_that_cant_be_switched_off_leaves_no_other_on(device, library, monkeypatch):
+    def disable(kind: ActivityKind) -> None:
+        library.enabled.discard(kind)
+        if kind is ActivityKind.RUNTIME:
+            raise cuptiError("CUPTI_ERROR_UNKNOWN (999)")
+
+    monkeypatch.setattr(library, "activity_disable", disable)
+    with pytest.raises(UnusableTimerError, match="can't disable RUNTIME: CUPTI_ERROR_UNKNOWN"):
+        timer(device).time(task(device, 4_000), RULE, warmup_s=0.0)
+    assert not library.enabled
+    assert library.finalized == 1
 
 
 @pytest.mark.parametrize(

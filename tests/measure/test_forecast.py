@@ -57,6 +57,28 @@ IN_CLOSED_FORM = [
         for mask in (FULL, {})
         for kv_heads in (2, 1)
     ),
+    *(
+        Case(
+            implementation=name,
+            mode=mode,
+            seqlen_q=seqlen,
+            batch=batch,
+            num_heads=4,
+            num_kv_heads=kv_heads,
+            head_dim=16,
+            head_dim_v=value_dim,
+            mask=mask,
+            dtype=dtype,
+        )
+        for name, mask in (("sliding-window", WINDOW), ("linear", {}), ("linear", FULL))
+        for mode in ("bwd", "fwd_bwd")
+        for seqlen, batch, kv_heads, value_dim, dtype in (
+            (1, 1, 4, 16, "float32"),
+            (33, 2, 2, 8, "float32"),
+            (300, 1, 2, 40, "float16"),
+            (300, 2, 4, 8, "float32"),
+        )
+    ),
     Case(implementation="naive", seqlen_q=20, seqlen_k=64, batch=2, num_heads=3, head_dim=8, head_dim_v=24),
     Case(implementation="sliding-window", seqlen_q=64, num_heads=2, head_dim=16, mask=WINDOW),
     *(
@@ -115,6 +137,33 @@ def test_what_states_no_peak_is_counted_once_for_what_a_count_cannot_tell_apart(
     assert found[0].predicted_peak_bytes == predict_counts(cases[0]).peak_bytes
     forecast(Case(**form, batch=2))
     assert len(built) == 2
+
+
+STATES_ITS_FLOPS = """
+from dataclasses import replace
+from attnbench.contract.discovery import get_implementation
+from attnbench.contract.implementation import AttentionOutput
+
+NAIVE = get_implementation("naive")
+
+def attention(q, k, v, *, problem, params=None):
+    return AttentionOutput(q * v)
+
+def cost(problem):
+    return replace(NAIVE.cost(problem), executed_flops=123, operand_bytes=None, peak_bytes=None)
+
+IMPLEMENTATION = replace(NAIVE, name="stating", attention=attention, cost=cost)
+"""
+
+
+def test_a_figure_that_is_stated_has_no_reason_to_be_missing(tmp_path):
+    """No operator of it has FLOPs that a counter knows, but it says how many there are."""
+    (tmp_path / "stating.py").write_text(STATES_ITS_FLOPS, encoding="utf-8")
+    found = forecast(Case(implementation=str(tmp_path / "stating.py"), seqlen_q=16))
+    assert found.executed_flops == 123
+    assert found.predicted_peak_bytes is not None
+    assert found.operand_bytes is not None
+    assert found.unavailable == {}
 
 
 def test_a_refused_case_has_reasons_and_no_figures():

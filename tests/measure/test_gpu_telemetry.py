@@ -103,6 +103,7 @@ def test_what_a_card_does_not_tell_is_claimed_by_nobody(card):
         seen.settled()
     section = seen.section()
     assert section.sm_clock_mhz is section.power_w is None
+    assert (section.throttle_reasons, section.other_processes) == (None, None), "not: none"
     assert section.temperature_c == 60
     assert seen.clock_drift is None
     assert verdict_of(seen) == ["valid"]

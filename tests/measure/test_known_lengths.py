@@ -45,7 +45,7 @@ def read(length_ms: float, budget_s: float = 0.5) -> Latency:
 
     workload = replace(build_workload(Case(implementation="naive", seqlen_q=8)), call=loop)
     settings = MeasureSettings(warmup_s=0.02, latency_budget_s=budget_s)
-    section, _ = measure_latency(workload, settings)
+    section, _ = measure_latency(workload, settings, unavailable={})
     assert section.median_ms is not None
     return section
 

@@ -20,7 +20,7 @@ def test_a_case_that_is_interpreted_whole_has_a_prediction_that_says_what_it_ass
     record = measured(implementation="triton-flash", seqlen_q=128, num_heads=2)
     section = record.traffic
     assert section.predicted_dram_bytes == section.compulsory_bytes + 2 * 128 * 4 + 32
-    assert section.predicted_dram_backend == "l2-model: H100 SXM, 50 MiB, 132 programs at a time"
+    assert section.predicted_dram_backend == "l2-model: H100 SXM5 80 GB, 50 MiB, 132 programs at a time"
     assert (section.dram_bytes, section.dram_backend) == (None, None)
     assert "ran on the CPU" in record.unavailable["traffic.dram_bytes"]
 
@@ -54,6 +54,7 @@ def test_where_there_is_none_the_record_says_why(given, why):
 
 
 def test_only_a_single_l2_cache_is_modelled():
-    assert predict_dram(KernelTrace(), "sm_86") == (0, "l2-model: RTX 3090, 6 MiB, 82 programs at a time")
+    words = "l2-model: GeForce RTX 3090, 6 MiB, 82 programs at a time"
+    assert predict_dram(KernelTrace(), "sm_86") == (0, words)
     with pytest.raises(UsageError, match="gfx942 has more than one L2 cache"):
         predict_dram(KernelTrace(), "gfx942")

@@ -1,38 +1,27 @@
 """Which timer a call gets, how a CUDA graph rotates its inputs, and what is said about the others."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 import torch
 
+from attnbench.measure import latency
 from attnbench.measure.cuda_timer import FLUSH_BYTES, CudaTimer
 from attnbench.measure.graph_timer import MOST_CALLS, WARM_CALLS, CudaGraphs, GraphTimer, rotations
 from attnbench.measure.ladder import Ladder
-from attnbench.measure.latency import measure_latency
+from attnbench.measure.latency import measure_latency, timer_for
+from attnbench.measure.pipeline import measure_case
 from attnbench.measure.stopping import StoppingRule
-from attnbench.measure.timing import Copies, Task, Timer, UnusableTimerError, nothing
+from attnbench.measure.timing import Copies, Task, UnusableTimerError, nothing
 from attnbench.measure.workload import build_workload
 from attnbench.plan.case import Case
-from attnbench.plan.settings import MeasureSettings
-from tests.measure.fake_device import BETWEEN_NODES_NS, FakeDevice, FakeGraphs, FakeStream
+from attnbench.plan.settings import GpuTimer, MeasureSettings
+from tests.measure.fake_device import BETWEEN_NODES_NS, FakeDevice, FakeGraphs, FakeStream, Refusing, ladder
 
 RULE = StoppingRule(min_samples=30, budget_s=1)
 MIB = 1 << 20
-
-
-class Refusing:
-    """A timer that can't be used here."""
-
-    name, cache = "cupti-activity", "cold"
-
-    def time(self, task, rule, warmup_s):
-        raise UnusableTimerError("cupti-python is not installed")
-
-
-def ladder(device: FakeDevice, cache: str = "cold", activity: Timer | None = None) -> Ladder:
-    stream = FakeStream(device)
-    graph = GraphTimer(stream, FakeGraphs(device), cache, device.clock)
-    return Ladder(activity or Refusing(), graph, CudaTimer(stream, cache, device.clock))
 
 
 def task(device: FakeDevice, duration_ns: int, bytes_each: int | None = 1 * MIB, settled=nothing) -> Task:
@@ -85,6 +74,28 @@ def test_records_come_first():
     assert (timer.name, dict(timing.passed_over)) == ("cupti-activity", {})
 
 
+@pytest.mark.parametrize(("duration_ns", "first"), [(4_000, "cuda-events"), (300_000, "cuda-graph")])
+def test_launches_of_one_case_are_read_from_one_clock(duration_ns, first):
+    """Near 20 µs one process finds a call short and the next one does not."""
+    device = FakeDevice()
+    timer = ladder(device)
+    timer.first = first
+    timing = timer.time(task(device, duration_ns), RULE, 0.01)
+    assert (timer.name, dict(timing.passed_over)) == (first, {})
+    assert timing.samples_ms
+
+
+def test_a_first_timer_that_can_t_be_used_any_more_gives_way_to_the_ladder():
+    device = FakeDevice()
+    timer = ladder(device)
+    timer.first = "cupti-activity"
+    timing = timer.time(task(device, 300_000), RULE, 0.01)
+    assert (timer.name, dict(timing.passed_over)) == (
+        "cuda-events",
+        {"cupti-activity": "cupti-python is not installed"},
+    )
+
+
 def test_what_a_call_raises_is_no_reason_to_try_another_timer():
     device = FakeDevice()
 
@@ -117,7 +128,9 @@ def test_a_cold_graph_rotates_and_a_warm_one_repeats():
     for cache, captured in (("cold", 256), ("warm", WARM_CALLS)):
         device = FakeDevice()
         graphs = FakeGraphs(device, l2_bytes=4 * MIB)
-        GraphTimer(FakeStream(device), graphs, cache, device.clock).time(task(device, 4_000), RULE, 0.0)
+        GraphTimer(FakeStream(device), cache, device.clock, graphs=graphs).time(
+            task(device, 4_000), RULE, 0.0
+        )
         assert graphs.captured == captured
 
 
@@ -213,3 +226,28 @@ def test_a_call_that_synchronises_cant_be_captured_and_harms_nothing():
     with pytest.raises(UnusableTimerError, match="can't be captured"):
         CudaGraphs(torch.device("cuda")).capture([lambda: x.sum().item()])
     assert bool(torch.isfinite(x).all())
+
+
+@pytest.mark.parametrize("name", get_args(GpuTimer))
+def test_the_one_timer_that_a_suite_names_is_not_on_the_ladder(name, monkeypatch):
+    monkeypatch.setattr(latency, "CudaStream", lambda device: FakeStream(FakeDevice()))
+    on_gpu: Any = SimpleNamespace(device=torch.device("cuda"), case=Case(implementation="naive", seqlen_q=16))
+    assert timer_for(on_gpu, only=name).name == name
+    assert isinstance(timer_for(on_gpu), Ladder)
+
+
+def test_where_the_one_timer_does_not_work_there_is_no_latency_but_a_reason(monkeypatch):
+    asked: list[str | None] = []
+
+    def only_that(workload, first=None, only=None):
+        asked.append(only)
+        return Refusing()
+
+    monkeypatch.setattr(latency, "timer_for", only_that)
+    settings = MeasureSettings(metrics=("latency", "memory"), timer="cupti-activity", launches=1)
+    record = measure_case(Case(implementation="naive", seqlen_q=16), settings)
+    assert (record.status, record.latency, asked) == ("ok", None, ["cupti-activity"])
+    assert record.memory.peak_bytes
+    assert record.unavailable["latency"] == (
+        "cupti-activity, the only timer that was asked for: cupti-python is not installed"
+    )

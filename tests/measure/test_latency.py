@@ -121,6 +121,25 @@ class Ticking:
         return self.time.now_ns
 
 
+def test_short_calls_are_warmed_up_for_as_long_as_others():
+    """Of 20 µs, some ten thousand calls make the 0.2 s."""
+    fake = FakeTime()
+    task = Task(
+        call=lambda: fake.work(20_000),
+        prepare=lambda: None,
+        repeatable=True,
+        settled=lambda: fake.log.append("settled"),
+    )
+    CpuTimer(clock=Ticking(fake).clock).time(task, StoppingRule(min_samples=10), warmup_s=0.2)
+    assert fake.log.index("settled") * 20_000 >= 0.99 * 200 * MS
+
+
+def test_a_clock_that_stands_still_ends_the_warm_up():
+    task = Task(call=lambda: None, prepare=lambda: None, repeatable=True)
+    timing = CpuTimer(clock=lambda: 7).time(task, StoppingRule(min_samples=10), warmup_s=0.2)
+    assert (timing.samples_ms, timing.below_resolution) == ([], True)
+
+
 def test_a_slow_call_is_not_repeated_for_nothing():
     """A second a call, more than the budget: it is its own warm-up, and three calls are three samples."""
     fake = FakeTime()
@@ -269,7 +288,7 @@ def test_cold_caches_are_slower_than_warm_ones_and_never_beat_the_memory():
 def test_a_case_gets_a_latency_with_every_sample(mode):
     workload = build_workload(Case(implementation="sdpa", seqlen_q=64, mode=mode))
     settings = MeasureSettings(launches=1, latency_budget_s=0.2, warmup_s=0.02, min_samples=5)
-    section, telemetry = measure_latency(workload, settings)
+    section, telemetry = measure_latency(workload, settings, unavailable={})
     assert section.timer == "perf_counter"
     assert section.cache == "warm"
     assert section.launches == 1

@@ -19,8 +19,8 @@ from attnbench.measure.record import Latency, Record, Telemetry
 from attnbench.measure.stopping import median_interval
 
 
-def one(*samples: float, verdict: str = "valid") -> Latency:
-    return latency_of([samples], timer="told", cache="warm", verdict=[verdict])
+def one(*samples: float, verdict: str = "valid", timer: str = "told") -> Latency:
+    return latency_of([samples], timer=timer, cache="warm", verdict=[verdict])
 
 
 def over(*launches: Latency) -> Latency:
@@ -115,6 +115,26 @@ def test_one_launch_has_no_interval_over_launches():
     joined = join_launch(record, Record(case_id="a", case={}, status="ok", latency=one(2.0)), 2)
     assert joined.unavailable == {}
     assert record.unavailable, "the record that stands in the file is left alone"
+
+
+def test_a_launch_that_another_timer_had_to_time_is_told_apart():
+    """CUPTI serves one process at a time: a later launch may find it taken."""
+    first = Record(case_id="a", case={}, status="ok", latency=one(1.0, timer="cupti-activity"))
+    launch = Record(case_id="a", case={}, status="ok", latency=one(1.0, timer="cuda-events"))
+    launch.unavailable["latency.cupti-activity"] = "another process uses CUPTI"
+    joined = join_launch(join_launch(first, launch, 2), launch, 3)
+    assert joined.latency.timer == "cupti-activity, cuda-events"
+    assert joined.unavailable == {"latency.cupti-activity": "in launch 2: another process uses CUPTI"}
+
+
+def test_a_reading_that_a_later_launch_had_is_missing_no_more():
+    first = Record(case_id="a", case={}, status="ok", latency=one(1.0), telemetry=Telemetry(power_w=300.0))
+    first.unavailable["telemetry.sm_clock_mhz"] = "this GPU does not tell it"
+    told = Telemetry(sm_clock_mhz=1980.0)
+    launch = Record(case_id="a", case={}, status="ok", latency=one(1.0), telemetry=told)
+    joined = join_launch(first, launch, 2)
+    assert (joined.telemetry.power_w, joined.telemetry.sm_clock_mhz) == (300.0, 1980.0)
+    assert joined.unavailable == {}
 
 
 def test_verdicts_are_joined_and_the_scatter_is_judged_over_launches():

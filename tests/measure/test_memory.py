@@ -1,5 +1,7 @@
 """Tensor lifetimes: by hand, as PyTorch's own tracker has them, equal for real and fake tensors."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,6 +10,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from attnbench.measure.counting import count_call
 from attnbench.measure.lifetimes import LifetimeTracker
 from attnbench.measure.memory import measure_memory, predict_counts
+from attnbench.measure.prediction import predict_peak
 from attnbench.measure.workload import build_workload
 from attnbench.plan.case import Case
 
@@ -143,7 +146,7 @@ def test_the_peak_of_the_graph_is_part_of_what_a_backward_pass_needs():
 def test_the_section_says_what_was_measured_and_what_was_predicted():
     case = Case(implementation="naive", seqlen_q=1, seqlen_k=128, mode="decode")
     workload = build_workload(case)
-    section = measure_memory(workload, count_call(workload), predict_counts(case))
+    section = measure_memory(workload, count_call(workload), predict_peak(case))
     assert section.backend == "tensor-lifetimes"
     assert section.peak_bytes == section.predicted_peak_bytes
     assert section.state_bytes == 2 * 8 * 128 * 64 * 4
@@ -154,7 +157,9 @@ def test_the_section_says_what_was_measured_and_what_was_predicted():
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", ["fwd", "bwd", "fwd_bwd"])
 def test_the_cuda_allocator_agrees_with_the_prediction(mode):
-    check_prediction(Case(implementation="naive", seqlen_q=1024, mode=mode, device="cuda", dtype="bfloat16"))
+    section = on_cuda(implementation="naive", seqlen_q=1024, mode=mode)
+    assert section.peak_bytes == pytest.approx(section.predicted_peak_bytes, rel=0.02)
+    assert section.reserved_bytes >= section.peak_bytes
 
 
 @pytest.mark.gpu
@@ -166,27 +171,18 @@ def test_the_cuda_allocator_agrees_where_the_scores_stay_on_the_chip(implementat
         if implementation == "sliding-window"
         else {"name": "causal"}
     )
-    check_prediction(
-        Case(
-            implementation=implementation,
-            batch=8,
-            num_heads=16,
-            seqlen_q=2048,
-            mask=mask,
-            device="cuda",
-            dtype="bfloat16",
-        )
-    )
+    section = on_cuda(implementation=implementation, batch=8, num_heads=16, seqlen_q=2048, mask=mask)
+    assert section.peak_bytes == pytest.approx(section.predicted_peak_bytes, rel=0.02)
+    assert section.reserved_bytes >= section.peak_bytes
 
 
-def check_prediction(case: Case) -> None:
+def on_cuda(**keys) -> Any:
+    """The section of a case in bfloat16, behind a call that has loaded what calls load once."""
+    case = Case(device="cuda", dtype="bfloat16", **keys)
     workload = build_workload(case)
     with workload.environment():
         workload.prepare()
         workload.call()
-    section = measure_memory(workload, count_call(workload), predict_counts(case))
+    section = measure_memory(workload, count_call(workload), predict_peak(case))
     assert section.backend == "cuda-allocator"
-    assert section.reserved_bytes is not None
-    assert section.peak_bytes is not None
-    assert section.reserved_bytes >= section.peak_bytes
-    assert section.peak_bytes == pytest.approx(section.predicted_peak_bytes, rel=0.02)
+    return section

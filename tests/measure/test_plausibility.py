@@ -218,6 +218,13 @@ def test_a_state_is_less_to_read_than_a_cache():
     assert cost.compulsory_bytes < compulsory_bytes(case.problem())
     record, _, _ = judged(case, ceilings(read_bytes_per_s=1e9), 1e6)
     assert record.latency.floor_ms == pytest.approx(cost.compulsory_bytes / 1e9 * 1e3)
+    room = ceilings(read_bytes_per_s=1e9, cache_bytes=1 << 30)
+    record, _, _ = judged(case, room, 1e6, cache="cold")
+    state_bytes, token_bytes = 65 * 64 * 4, 64 * 4
+    assert cost.compulsory_bytes == 2 * state_bytes + 4 * token_bytes
+    to_read = state_bytes + 3 * token_bytes
+    assert record.latency.floor_ms <= to_read / 1e9 * 1e3, "the state that is written may stay in the cache"
+    assert record.latency.floor_ms == pytest.approx(to_read / 1e9 * 1e3, rel=0.02)
 
 
 IDLE = """

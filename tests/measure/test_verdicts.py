@@ -94,6 +94,6 @@ def test_a_call_below_the_clocks_resolution_has_no_latency(step_ns):
 def test_an_impossible_speed_is_called_implausible():
     workload = build_workload(Case(implementation="sdpa", seqlen_q=64))
     settings = MeasureSettings(latency_budget_s=0.05, warmup_s=0.0, min_samples=3)
-    section, _ = measure_latency(workload, settings, plausible_floor_ms=1e6)
+    section, _ = measure_latency(workload, settings, plausible_floor_ms=1e6, unavailable={})
     assert section.verdict is not None
     assert "implausible" in section.verdict

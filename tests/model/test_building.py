@@ -1,3 +1,5 @@
+"""Models from presets and configs: sizes, weights, fake tensors, and arguments that are refused."""
+
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,3 +1,5 @@
+"""Configs: what is derived, what is refused by name; presets are configs, and load no torch."""
+
 import dataclasses
 import re
 import subprocess

@@ -1,3 +1,5 @@
+"""Tables of positions: values by hand, rotation, casts that leave them exact, copies."""
+
 import copy
 import math
 import pickle

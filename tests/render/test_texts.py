@@ -60,7 +60,9 @@ def test_the_short_form_has_answer_pictures_table_and_reasons():
     assert text.startswith("# quick: attention benchmark\n")
     assert "- Speed: linear is fastest at 4k tokens (14.4 ms)" in text
     assert "![Latency](plots/latency.png)" in text
-    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert "## Who overtakes whom" in text
+    assert "| Latency | linear | 256 to 4k | 1.00 |" in text
+    table = [line for line in text.partition("## All cases")[2].splitlines() if line.startswith("|")]
     assert len(table) == 90 + 2
     assert {line.count("|") for line in table} == {table[0].count("|")}
     assert "- oom, 1 case of naive: predicted peak 1.61 GiB is over the limit of 1 GiB" in text

@@ -155,6 +155,11 @@ class Scripted:
         latency = Latency(median_ms=1.0, verdict=["valid"])
         return Record(case_id=case.case_id, case=case.to_dict(), status="ok", latency=latency)
 
+    def measure_ceilings(self, dtypes, known):
+        if dtypes:
+            self.free.append(is_free())
+        return {**known, **{kind: {"verdict": ["valid"]} for kind in dtypes}}
+
 
 SETTINGS = ExecutorSettings(measure=MeasureSettings(metrics=("latency",)))
 CASE = Case(implementation="naive", seqlen_q=8)
@@ -168,9 +173,10 @@ def submit(executor: Scripted, settings: ExecutorSettings = SETTINGS) -> tuple[R
     return turns.submit(CASE), notes
 
 
-def test_a_timed_case_has_the_device_for_itself():
+@pytest.mark.parametrize("metric", ["latency", "share", "optimizer", "energy", "dram"])
+def test_a_timed_case_has_the_device_for_itself(metric):
     executor = Scripted()
-    record, notes = submit(executor)
+    record, notes = submit(executor, replace(SETTINGS, measure=MeasureSettings(metrics=(metric,))))
     assert executor.free == [False]
     assert is_free()
     assert record.latency.verdict == ["valid"]
@@ -196,6 +202,35 @@ def test_a_case_measured_beside_a_stopped_run_is_called_shared(hold, monkeypatch
         f"waiting for cpu: process {first.pid}, a run since {SINCE}, measures on it",
         "measured beside another run on cpu, which does not end its turn: `shared`",
     ]
+
+
+def ceilings(executor: Scripted, known=None) -> tuple[dict[str, dict[str, object]], list[str]]:
+    notes: list[str] = []
+    turns = TakingTurns(executor, SETTINGS, notes.append)  # type: ignore[arg-type]  # does what turns ask of it
+    return turns.measure_ceilings({"cpu": ["float32"]}, known or {}), notes
+
+
+def test_ceilings_disturb_no_other_run_s_cases():
+    executor = Scripted()
+    found, notes = ceilings(executor)
+    assert executor.free == [False]
+    assert is_free()
+    assert (found, notes) == ({"cpu": {"verdict": ["valid"]}}, [])
+
+
+def test_ceilings_that_are_known_need_no_turn():
+    executor = Scripted()
+    known = {"cpu": {"verdict": ["throttled"]}}
+    assert ceilings(executor, known) == (known, [])
+    assert executor.free == []
+
+
+def test_ceilings_measured_beside_a_stopped_run_are_called_shared(hold, monkeypatch):
+    monkeypatch.setattr("attnbench.run.device_lock._GRACE_S", 0.1)
+    os.kill(hold(0.2, 60.0).pid, signal.SIGSTOP)
+    found, notes = ceilings(Scripted())
+    assert found == {"cpu": {"verdict": ["shared"]}}
+    assert notes[-1] == "measured beside another run on cpu, which does not end its turn: `shared`"
 
 
 def test_without_a_place_for_the_lock_runs_go_on_and_say_so(monkeypatch, folder):

@@ -125,6 +125,8 @@ def test_what_goes_wrong_costs_one_case(make, do, status, said):
     assert "\n" not in broken.reason
     assert broken.case_id == case(do).case_id
     assert broken.latency is None
+    assert (broken.provenance.seed, broken.provenance.threads) == (42, 1), "how it was asked for is known"
+    assert "before it could say what ran" in broken.unavailable["provenance"]
     assert after.status == "ok"
 
 
@@ -289,6 +291,15 @@ with LocalExecutor(settings) as executor:
     assert executor.submit(Case(implementation="naive", seqlen_q=8)).status == "ok"
 print(sorted({"torch", "triton", "pandas", "numpy"} & set(sys.modules)))
 """
+
+
+@pytest.mark.parametrize(("server", "code", "said"), [("os.getppid()", 0, "alive\n"), ("os.getpid()", 1, "")])
+def test_a_worker_whose_server_is_gone_already_ends(server, code, said):
+    program = f"import os\nfrom attnbench.run.server import _die_with_server\n_die_with_server({server})\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program + "print('alive')"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, said)
 
 
 def test_our_own_process_loads_no_torch():

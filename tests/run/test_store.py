@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from attnbench.cli import main
 from attnbench.contract.errors import UsageError
 from attnbench.measure.record import Agreement, Error, Latency, Memory, Record
-from attnbench.run.store import Run, RunWriter, StorageError, load_run, new_folder
+from attnbench.run.store import SYNC_EVERY_S, Run, RunWriter, StorageError, load_run, new_folder
 
 CASE = {"implementation": "naive", "seqlen_k": 128}
 
@@ -50,6 +51,27 @@ def test_each_record_is_one_line(tmp_path):
     write(tmp_path, record("a", status="error", reason="two\nlines"), record("b"))
     lines = (tmp_path / "records.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["case_id"] for line in lines] == ["a", "b"]
+
+
+def test_ten_thousand_records_take_less_than_five_seconds(tmp_path, monkeypatch):
+    """Of this process; the disk is waited for once a second, however many records there are."""
+    waited_s, sync = [], os.fsync
+
+    def counted(descriptor: int) -> None:
+        waited_s.append(time.monotonic())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    latency = Latency(median_ms=1.0, samples_ms=[1.0 + sample / 7 for sample in range(30)])
+    records = [record(str(number), latency=latency) for number in range(10_000)]
+    with RunWriter.create(tmp_path / "run", {"cases": {}}) as writer:
+        waited_s.clear()
+        began, began_s = time.process_time(), time.monotonic()
+        for one in records:
+            writer.append(one)
+        assert time.process_time() - began < 5
+        assert len(waited_s) <= (time.monotonic() - began_s) / SYNC_EVERY_S + 1
+        assert len(load_run(tmp_path / "run").records) == 10_000, "readers have them at once"
 
 
 def test_records_come_in_the_order_of_the_plan_and_the_latest_counts(tmp_path):

@@ -1,7 +1,8 @@
 """The process that is profiled: `python -m attnbench.measure.dram.child REQUEST`.
 
 It makes a job's call ready, then makes it once where the profiler looks. In: JSON `{job, collector, answer}`.
-Out: JSON in the file `answer`, `{"bytes": {…}}` or `{"error": words}`.
+Out: JSON in the file `answer`, `{"bytes": {…}}`, from CUPTI beside its `windows`, or
+`{"error": words, "kind": forbidden, lasting or failed}`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import msgspec
 import torch
 
+from .backend import BackendError
 from .cupti_pm import Forbidden, sample
 from .job import Job, job_from
 
@@ -24,7 +27,7 @@ RANGE = "attnbench"
 ROCTX = ("librocprofiler-sdk-roctx.so", "librocprofiler-sdk-roctx.so.1", "librocprofiler-sdk-roctx.so.0")
 
 
-def watched_by_ncu(job: Job) -> dict[str, int]:
+def watched_by_ncu(job: Job) -> dict[str, Any]:
     """Make the call between cudaProfilerStart and cudaProfilerStop; ncu counts by itself.
 
     The NVTX range is a name for people. It selects nothing: backward passes launch from another thread.
@@ -33,22 +36,23 @@ def watched_by_ncu(job: Job) -> dict[str, int]:
     start, stop = (torch.cuda.profiler.start, torch.cuda.profiler.stop) if on_gpu else (_nothing, _nothing)
     with torch.cuda.nvtx.range(RANGE) if on_gpu else nullcontext():
         _call_between(job, start, stop)
-    return {}
+    return {"bytes": {}}
 
 
-def watched_by_rocprofv3(job: Job) -> dict[str, int]:
+def watched_by_rocprofv3(job: Job) -> dict[str, Any]:
     """Make the call in the region, of all threads, that `rocprofv3 --selected-regions` counts."""
     start, stop = _roctx() if job.device.type == "cuda" else (_nothing, _nothing)
     _call_between(job, start, stop)
-    return {}
+    return {"bytes": {}}
 
 
-def sampled_by_cupti(job: Job) -> dict[str, int]:
+def sampled_by_cupti(job: Job) -> dict[str, Any]:
     """Count the call in this process."""
-    return sample(job).to_dict()
+    windows = sample(job)
+    return {"bytes": windows.net().to_dict(), "windows": asdict(windows)}
 
 
-COLLECTORS: Mapping[str, Callable[[Job], dict[str, int]]] = {
+COLLECTORS: Mapping[str, Callable[[Job], dict[str, Any]]] = {
     "ncu": watched_by_ncu,
     "rocprofv3": watched_by_rocprofv3,
     "cupti-pm": sampled_by_cupti,
@@ -63,9 +67,11 @@ def main(argument: str) -> int:
         job = job_from(request["job"])
         job.warm_up()
         with job.environment():
-            answer = {"bytes": COLLECTORS[request["collector"]](job)}
+            answer = COLLECTORS[request["collector"]](job)
     except Forbidden as error:
         answer = {"kind": "forbidden", "error": str(error)}
+    except BackendError as error:
+        answer = {"kind": "lasting" if error.lasting else "failed", "error": str(error)}
     except Exception as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     Path(request["answer"]).write_bytes(msgspec.json.encode(answer))

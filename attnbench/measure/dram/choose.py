@@ -36,6 +36,11 @@ class Choice:
     passed_over: dict[str, str] = field(default_factory=dict)
 
 
+def backends_named(only: str | None) -> Sequence[Backend]:
+    """Return the backends to try: all of them, or the one of that name."""
+    return BACKENDS if only is None else [backend for backend in BACKENDS if only == backend.NAME]
+
+
 class Notes:
     """What failed for good in this run, in a folder, so that the next case need not find out again.
 
@@ -74,18 +79,18 @@ def choose(
     """Count with the first backend that works, until ``time.monotonic()`` says ``until``."""
     known, passed_over = Notes(notes), dict[str, str]()
     for backend in backends:
-        reason = known.reason(backend.NAME) or _hopeless(backend)
-        left = until - time.monotonic()
-        if reason is None and left < LEAST_S:
-            reason = "the case's time limit leaves no time for it"
-        if reason is None:
-            try:
+        try:
+            reason = known.reason(backend.NAME) or _hopeless(backend)
+            left = until - time.monotonic()
+            if reason is None and left < LEAST_S:
+                reason = "the case's time limit leaves no time for it"
+            if reason is None:
                 return Choice(backend.measure(job, min(left, LIMIT_S)), backend.NAME, passed_over)
-            except BackendError as error:
-                reason = _advice(str(error), error.fix)
-                known.add(backend.NAME, error, reason)
-            except Exception as error:
-                reason = one_line(f"{type(error).__name__}: {error}")
+        except BackendError as error:
+            reason = _advice(str(error), error.fix)
+            known.add(backend.NAME, error, reason)
+        except Exception as error:
+            reason = one_line(f"{type(error).__name__}: {error}")
         passed_over[backend.NAME] = reason
     return Choice(passed_over=passed_over)
 

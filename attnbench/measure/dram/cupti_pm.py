@@ -10,6 +10,7 @@ import importlib
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from attnbench.device.counters import counters_permitted
 from attnbench.device.requirements import Finding, all_of, cuda_gpu, installed
 
 from .backend import BackendError, DramBytes, completed
-from .process import answer_of, check, child_command, last_words, run_profiler
+from .process import answer_of, check, child_command, last_words, read_file, run_profiler
 
 if TYPE_CHECKING:
     from .job import Job
@@ -59,6 +60,8 @@ def measure(job: Job, timeout_s: float) -> DramBytes:
         answer = Path(place) / "answer.json"
         printed = run_profiler(child_command(job.spec, NAME, answer), timeout_s, Path(place))
         said = answer_of(answer)
+        raw = read_file(answer)
+    job.keep("cupti-pm.json" if raw else "cupti-pm.txt", raw or printed)
     check(NAME, printed, said)
     counts = said.get("bytes")
     if not isinstance(counts, dict) or "bytes" not in counts:
@@ -66,7 +69,30 @@ def measure(job: Job, timeout_s: float) -> DramBytes:
     return DramBytes(total=counts["bytes"], read=counts.get("read_bytes"), write=counts.get("write_bytes"))
 
 
-def sample(job: Job) -> DramBytes:
+@dataclass(frozen=True)
+class Windows:
+    """What each window counted of each metric, without the call and with it."""
+
+    metrics: list[str]
+    empty: list[list[float]]
+    full: list[list[float]]
+
+    def net(self) -> DramBytes:
+        """Return the bytes of a call: the mean of the windows with it, less that of those without.
+
+        Raises:
+            BackendError: nothing was counted.
+        """
+        places = range(len(self.metrics))
+        found = [max(0, round(_mean(self.full, i) - _mean(self.empty, i))) for i in places]
+        if not any(found):
+            raise BackendError("every sample of the counters is 0")
+        if len(found) == 1:
+            return DramBytes(total=found[0])
+        return completed(DramBytes(read=found[0], write=found[1]))
+
+
+def sample(job: Job) -> Windows:
     """Count in this process, which the library may take along when it fails.
 
     Raises:
@@ -90,12 +116,7 @@ def sample(job: Job) -> DramBytes:
         full = [_window(job, collector, len(names), call) for _ in range(WINDOWS)]
     finally:
         collector.disable()
-    net = [max(0, round(_mean(full, i) - _mean(empty, i))) for i in range(len(names))]
-    if not any(net):
-        raise BackendError("every sample of the counters is 0")
-    if len(net) == 1:
-        return DramBytes(total=net[0])
-    return completed(DramBytes(read=net[0], write=net[1]))
+    return Windows(list(names), empty, full)
 
 
 def _configure(collector: Any, library: Any, by_cycles: bool) -> Sequence[str]:

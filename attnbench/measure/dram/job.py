@@ -37,6 +37,8 @@ class Job:
     """Whether calls may follow each other without ``prepare``."""
     resident_bytes: int = 0
     """What the call's tensors hold."""
+    keep: Callable[[str, str], None] = lambda name, text: None
+    """Is given what a tool said, as it said it, with a name for a file; judged or parsed afterwards."""
 
     def synchronize(self) -> None:
         """Wait for the device."""

@@ -48,11 +48,16 @@ def measure(job: Job, timeout_s: float) -> DramBytes:
     Raises:
         BackendError: ncu hangs, is refused the counters, or writes what can't be understood.
     """
-    until = time.monotonic() + timeout_s
+    began = time.monotonic()
     found, passes = _run(job, "none", timeout_s)
     if passes <= 1:
         return found
-    found, _ = _run(job, "all", until - time.monotonic())
+    took_s = time.monotonic() - began
+    if timeout_s - took_s < took_s:
+        raise BackendError(
+            f"the counters take {passes} passes: a second run of {took_s:.0f} s has no time left"
+        )
+    found, _ = _run(job, "all", timeout_s - took_s)
     return replace(found, note=FLUSHED_BETWEEN)
 
 
@@ -110,6 +115,7 @@ def _run(job: Job, cache_control: str, timeout_s: float) -> tuple[DramBytes, int
         ]
         printed = run_profiler(command, timeout_s, folder)
         text, said = f"{printed}\n{read_file(table)}", answer_of(answer)
+    job.keep("ncu.csv", text)
     check(NAME, text, said)
     found = parse(text)
     check_end(said)

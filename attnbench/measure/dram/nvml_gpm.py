@@ -7,7 +7,9 @@ row. It sees the whole GPU, and calls that find their inputs in the cache: a flu
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from attnbench.device import nvml
 from attnbench.device.gpm import GpmError, dram_use, supports_gpm
@@ -67,8 +69,28 @@ def measure(job: Job, timeout_s: float) -> DramBytes:
             percent, seconds = dram_use(uuid, loop)
     except GpmError as error:
         raise BackendError(str(error), lasting=True) from None
-    total = estimate(percent, seconds, calls, peak_bytes_per_s(clock_mhz, bus_bits))
-    return DramBytes(total=total, note=ESTIMATE)
+    reading = Reading(percent, seconds, calls, clock_mhz, bus_bits)
+    job.keep("nvml-gpm.json", msgspec.json.encode(reading._asdict()).decode())
+    return DramBytes(total=reading.total_bytes(), note=ESTIMATE)
+
+
+class Reading(NamedTuple):
+    """What NVML said, and how often the job was called meanwhile."""
+
+    percent: float
+    seconds: float
+    calls: int
+    clock_mhz: float
+    bus_bits: int
+
+    def total_bytes(self) -> int:
+        """Return the estimate of bytes a call.
+
+        Raises:
+            BackendError: the reading is no percentage.
+        """
+        peak = peak_bytes_per_s(self.clock_mhz, self.bus_bits)
+        return estimate(self.percent, self.seconds, self.calls, peak)
 
 
 def peak_bytes_per_s(clock_mhz: float, bus_bits: int) -> float:

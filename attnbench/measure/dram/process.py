@@ -108,7 +108,8 @@ def check(name: str, printed: str, answer: Mapping[str, Any]) -> None:
     if BUSY.search(said):
         raise BackendError("another program holds the GPU's counters", HELD_BY_ANOTHER, lasting=True)
     if "error" in answer:
-        raise BackendError(one_line(f"the profiled process failed: {answer['error']}"))
+        words = one_line(f"the profiled process failed: {answer['error']}")
+        raise BackendError(words, lasting=answer.get("kind") == "lasting")
     errors = re.findall(r"^==ERROR==\s*(.+)$", printed, re.MULTILINE)
     if errors:
         raise BackendError(one_line(f"{name}: {errors[0]}"))

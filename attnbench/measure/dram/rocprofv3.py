@@ -52,12 +52,14 @@ def measure(job: Job, timeout_s: float) -> DramBytes:
         ]
         printed = run_profiler(command, timeout_s, folder)
         said = answer_of(answer)
-        check(NAME, printed, said)
         # In a folder of its own for each pass, in some versions; an unknown counter leaves no file at all.
         tables = [read_file(path) for path in sorted(folder.glob("out/**/*counter_collection.csv"))]
+    text = "\n".join(tables)
+    job.keep("rocprofv3-counter_collection.csv" if tables else "rocprofv3.txt", text or printed)
+    check(NAME, printed, said)
     if not tables:
         raise last_words(NAME, printed)
-    found = parse("\n".join(tables))
+    found = parse(text)
     check_end(said)
     return found
 

@@ -4,18 +4,20 @@ from pathlib import Path
 
 import torch
 
-from attnbench.contract.cost import compulsory_read_bytes
+from attnbench.contract.cost import compulsory_bytes, compulsory_read_bytes
 from attnbench.measure.record import Record, Traffic
 from attnbench.measure.workload import Workload
 
 from .audit import verdict
-from .choose import Choice, choose
+from .choose import Choice, backends_named, choose
 from .job import case_job
 
 FIELD = "traffic.dram_bytes"
 
 
-def fill_dram(workload: Workload, record: Record, until: float, scratch: Path | None) -> None:
+def fill_dram(
+    workload: Workload, record: Record, until: float, scratch: Path | None, only: str | None = None
+) -> None:
     """Count, and write what came of it into the record.
 
     Args:
@@ -23,12 +25,14 @@ def fill_dram(workload: Workload, record: Record, until: float, scratch: Path | 
         record: with its traffic so far.
         until: the value of ``time.monotonic()`` by which to be done.
         scratch: folder of the run, where what can't work is remembered from case to case.
+        only: the name of the backend that is to count, instead of the first that works.
     """
     if workload.device.type != "cuda":
         return
     record.traffic = record.traffic or Traffic()
     torch.cuda.empty_cache()  # room for the same call in another process
-    choice = choose(case_job(workload), until, notes=None if scratch is None else scratch / "dram")
+    notes = None if scratch is None else scratch / "dram"
+    choice = choose(case_job(workload), until, notes=notes, backends=backends_named(only))
     write(choice, record, record.traffic, _least_read_bytes(workload))
 
 
@@ -55,7 +59,12 @@ def write(choice: Choice, record: Record, section: Traffic, least_read_bytes: in
 
 
 def _least_read_bytes(workload: Workload) -> int | None:
-    """What has to come from memory if nothing of it is in the cache; only attention has a closed form."""
+    """What has to come from memory if nothing of it is in the cache; only attention has a closed form.
+
+    What needs less than all keys and values, as a state does, does not say which part of it is read.
+    """
     if workload.level != "attention" or workload.case.cache != "cold":
+        return None
+    if workload.attentions[0].cost.compulsory_bytes < compulsory_bytes(workload.problem):
         return None
     return compulsory_read_bytes(workload.problem)

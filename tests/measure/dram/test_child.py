@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from attnbench.measure.dram import child, cupti_pm, ncu
+from attnbench.measure.dram.backend import BackendError
 from attnbench.measure.dram.job import case_job, job_from
-from attnbench.measure.dram.process import answer_of, child_command
+from attnbench.measure.dram.process import answer_of, check, child_command
 from attnbench.measure.workload import build_workload
 from attnbench.plan.case import Case
 from tests.measure.dram.fakes import SAMPLES, put_on_path
@@ -57,6 +58,18 @@ def test_a_missing_permission_is_told_apart(tmp_path, monkeypatch):
     monkeypatch.setitem(vars(child)["COLLECTORS"], "cupti-pm", refuse)
     assert serve(tmp_path / "answer", spec(), "cupti-pm") == 1
     assert answer_of(tmp_path / "answer") == {"kind": "forbidden", "error": "no"}
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_what_would_fail_again_is_told_apart(tmp_path, monkeypatch, lasting):
+    def fail(job):
+        raise BackendError("no DRAM counter can be sampled here", lasting=lasting)
+
+    monkeypatch.setitem(vars(child)["COLLECTORS"], "cupti-pm", fail)
+    assert serve(tmp_path / "answer", spec(), "cupti-pm") == 1
+    with pytest.raises(BackendError, match=r"failed: no DRAM counter can be sampled here$") as error:
+        check("cupti-pm", "", answer_of(tmp_path / "answer"))
+    assert error.value.lasting is lasting
 
 
 def test_without_the_library_sampling_fails_in_words(tmp_path, monkeypatch):

@@ -22,6 +22,8 @@ class Fake:
         self.limits: list[float] = []
 
     def probe(self):
+        if isinstance(self.finding, Exception):
+            raise self.finding
         return self.finding
 
     def measure(self, job, timeout_s):
@@ -43,6 +45,7 @@ def test_the_first_that_works_is_used_and_the_others_are_named():
     last = Fake("last")
     backends = [
         Fake("absent", finding=Finding(False, "not on PATH", "install it")),
+        Fake("garbled", finding=UnicodeError("a name in no encoding")),
         Fake("refused", BackendError("forbidden")),
         Fake("broken", ZeroDivisionError("division by zero")),
         Fake("good"),
@@ -52,6 +55,7 @@ def test_the_first_that_works_is_used_and_the_others_are_named():
     assert (choice.found, choice.backend) == (FOUND, "good")
     assert choice.passed_over == {
         "absent": "not on PATH; what helps: install it",
+        "garbled": "UnicodeError: a name in no encoding",
         "refused": "forbidden",
         "broken": "ZeroDivisionError: division by zero",
     }

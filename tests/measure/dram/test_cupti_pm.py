@@ -77,7 +77,7 @@ def job():
 
 
 def test_a_call_is_counted_less_the_background(collector):
-    found = cupti_pm.sample(job())
+    found = cupti_pm.sample(job()).net()
     assert (found.read, found.write, found.total) == (4096, 1024, 5120)
     assert collector.made[0].configured["trigger_mode"] == "time"
     assert not collector.made[0].enabled
@@ -85,9 +85,9 @@ def test_a_call_is_counted_less_the_background(collector):
 
 def test_the_other_spelling_and_the_total_alone(collector):
     collector.spelling = cupti_pm.SPELLINGS[1]
-    assert cupti_pm.sample(job()).read == 4096
+    assert cupti_pm.sample(job()).net().read == 4096
     collector.spelling = cupti_pm.SPELLINGS[2]
-    found = cupti_pm.sample(job())
+    found = cupti_pm.sample(job()).net()
     assert (found.read, found.write, found.total) == (None, None, 5120)
 
 
@@ -115,7 +115,7 @@ def test_permission_and_overflow(collector):
 
 def test_zeros_are_no_count(collector):
     with pytest.raises(BackendError, match="every sample of the counters is 0"):
-        cupti_pm.sample(small_job())
+        cupti_pm.sample(small_job()).net()
 
 
 LIBRARY = """

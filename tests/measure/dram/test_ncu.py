@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from attnbench.measure.dram import ncu
-from attnbench.measure.dram.backend import BackendError
+from attnbench.measure.dram.backend import BackendError, HungError
 from tests.measure.dram.fakes import put_on_path, sample, small_job, writes
 
 
@@ -92,6 +92,13 @@ def test_several_passes_are_made_again_with_the_cache_flushed_before_each(tmp_pa
     found = ncu.measure(small_job(), 30)
     assert found.total == 10_502_048
     assert found.note == ncu.FLUSHED_BETWEEN
+
+
+def test_a_second_run_without_time_is_not_begun_and_nobody_hung(tmp_path, monkeypatch):
+    put_on_path(tmp_path, "ncu", "time.sleep(1)\n" + writes("ncu-three-kernels.csv"), monkeypatch)
+    with pytest.raises(BackendError, match="take 2 passes") as error:
+        ncu.measure(small_job(), 1.9)
+    assert not isinstance(error.value, HungError)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """When a case's DRAM bytes are counted: last, on a GPU, of right calls, and before its time ends."""
 
 import time
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -10,12 +10,12 @@ from attnbench.contract.cost import compulsory_read_bytes
 from attnbench.measure import pipeline
 from attnbench.measure.dram import section
 from attnbench.measure.dram.backend import DramBytes
-from attnbench.measure.dram.choose import Choice
+from attnbench.measure.dram.choose import BACKENDS, Choice
 from attnbench.measure.pipeline import measure_case
 from attnbench.measure.record import Record, Traffic
 from attnbench.measure.workload import Workload, build_workload
 from attnbench.plan.case import Case
-from attnbench.plan.settings import MeasureSettings
+from attnbench.plan.settings import DramBackend, MeasureSettings
 
 CASE = Case(implementation="naive", seqlen_q=16)
 TRAFFIC = MeasureSettings(metrics=("traffic", "dram"), case_timeout_s=100)
@@ -26,7 +26,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Record, float]]:
     """What the pipeline would have counted, and by when."""
     seen: list[tuple[Record, float]] = []
     monkeypatch.setattr(
-        pipeline, "fill_dram", lambda workload, record, until, scratch: seen.append((record, until))
+        pipeline, "fill_dram", lambda workload, record, until, scratch, only: seen.append((record, until))
     )
     return seen
 
@@ -74,7 +74,14 @@ class OnGpu:
 
 @pytest.mark.parametrize(
     ("changes", "judged"),
-    [({}, True), ({"cache": "warm"}, False), ({"level": "block", "preset": "tiny"}, False)],
+    [
+        ({}, True),
+        ({"cache": "warm"}, False),
+        ({"level": "block", "preset": "tiny"}, False),
+        ({"mode": "decode", "seqlen_q": 1, "seqlen_k": 512}, True),
+        # Of 512 keys and values a state of 64 × 64 holds what is needed: fewer bytes are no mistake.
+        ({"implementation": "linear", "mode": "decode", "seqlen_q": 1, "seqlen_k": 512}, False),
+    ],
 )
 def test_reads_are_judged_where_the_least_of_them_is_known(monkeypatch, tmp_path, changes, judged):
     case = Case(**{"implementation": "naive", "seqlen_q": 16, **changes})
@@ -83,7 +90,8 @@ def test_reads_are_judged_where_the_least_of_them_is_known(monkeypatch, tmp_path
     found = DramBytes(total=least, read=least // 2, write=least - least // 2)
     where: list[object] = []
 
-    def choose(job, until, *, notes):
+    def choose(job, until, *, notes, backends):
+        assert backends == BACKENDS
         where.append(notes)
         assert job.spec == {"case": case.to_dict(), "seed": 0}
         assert job.cold is (case.cache == "cold")
@@ -95,3 +103,16 @@ def test_reads_are_judged_where_the_least_of_them_is_known(monkeypatch, tmp_path
     assert record.traffic.dram_bytes == least
     assert record.traffic.dram_verdict == ("implausible" if judged else None)
     assert where == [tmp_path / "dram"]
+
+
+def test_the_one_backend_that_a_suite_names_is_tried_alone(monkeypatch):
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
+    names = [backend.NAME for backend in BACKENDS]
+    assert sorted(get_args(DramBackend)) == sorted(names)
+    workload: Any = OnGpu(build_workload(CASE))
+    for name in names:
+        record = Record(case_id="c", case={}, status="ok")
+        section.fill_dram(workload, record, time.monotonic() + 100, None, name)
+        assert record.traffic.dram_bytes is None
+        reason = record.unavailable["traffic.dram_bytes"]
+        assert [other for other in names if f"{other}: " in reason] == [name]
