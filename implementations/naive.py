@@ -92,8 +92,7 @@ def _has_plain_chain(problem: Problem) -> bool:
     """
     p = problem
     return (
-        p.group_size == 1
-        and p.key_lengths is None
+        p.key_lengths is None
         and p.query_start is None
         and not p.option("return_lse", False)
         and p.queries_seeing() == p.batch * p.num_heads * p.seqlen_q
@@ -108,15 +107,18 @@ def _chain(problem: Problem) -> tuple[int, int]:
 
     ``q · scale``: 2 q. ``q kᵀ``: q + k + S. Mask, one for all rows and heads: positions are made and shifted,
     one comparison writes M, inverted (2 M), filled in (2 S + M). Softmax: 2 S. ``p v``: S + v + out.
-    At the peak S and its softmax are both alive, or in short rows S and the scaled q or out.
+    At the peak S and its softmax are both alive, with grouped heads S before and after it is masked, with the
+    mask; or in short rows S and the scaled q or out.
     """
     p, size = problem, tensor_bytes(problem)
     scores = p.batch * p.num_heads * p.seqlen_q * p.seqlen_k * p.dtype_bytes
     scaled = size["q"] if p.softmax_scale != 1 else 0
     moved = 2 * scaled + size["q"] + size["k"] + size["v"] + size["out"] + 4 * scores
+    masked = 0
     if _hides_pairs(p):
         moved += 8 * (6 * p.seqlen_q + 2 * p.seqlen_k + 3) + 4 * p.seqlen_q * p.seqlen_k + 2 * scores
-    return moved, scores + max(scores, scaled, size["out"])
+        masked = scores + p.seqlen_q * p.seqlen_k if p.group_size > 1 else 0
+    return moved, scores + max(scores, scaled, size["out"], masked)
 
 
 def _training_peak(problem: Problem) -> int:
@@ -130,6 +132,14 @@ def _training_peak(problem: Problem) -> int:
     mask = p.seqlen_q * p.seqlen_k if _hides_pairs(p) else 0
     kept = (size["q"] if p.softmax_scale != 1 else 0) + size["out"] + size["v"]
     return kept + max(3 * scores + mask, scores + size["q"] + size["k"])
+
+
+def _saved(problem: Problem) -> int:
+    """What that chain keeps for its backward pass: the scaled q, k, v, the weights and the mask."""
+    p, size = problem, tensor_bytes(problem)
+    pairs = p.seqlen_q * p.seqlen_k
+    weights = p.batch * p.num_heads * pairs * p.dtype_bytes
+    return size["q"] + size["k"] + size["v"] + weights + (pairs if _hides_pairs(p) else 0)
 
 
 @from_cache
@@ -153,6 +163,7 @@ def cost(problem: Problem) -> Cost:
         compulsory_bytes=compulsory_bytes(p),
         operand_bytes=operand_bytes,
         peak_bytes=peak_bytes,
+        saved_bytes=_saved(p) if p.needs_gradients and _has_plain_chain(p) else None,
         leading={
             "flops": "2*B*H*n*m*(d+e)",
             "executed_flops": "2*B*H*n*m*(d+e)",

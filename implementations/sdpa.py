@@ -166,7 +166,8 @@ def _chosen_on_cuda(problem: Problem) -> SDPBackend:
 
 @from_cache
 def cost(problem: Problem) -> Cost:
-    """Useful FLOPs exact for every mask; bytes for the fused operators: q, k, v in, out and lse out.
+    """Useful FLOPs exact for every mask; bytes for the fused operators: q, k, v in, out and lse out, all of
+    which a backward pass needs again.
 
     ``executed_flops`` counts every pair: the fused kernels skip hidden blocks only where they say so (square
     causal on CUDA), and what they skip cannot be seen from outside; the record's own count says what an
@@ -175,7 +176,8 @@ def cost(problem: Problem) -> Cost:
     p = problem
     size = tensor_bytes(p)
     dense_pairs = p.batch * p.num_heads * p.seqlen_q * p.seqlen_k
-    fused = p.head_dim == p.head_dim_v and not _needs_mask(p) and p.group_size == 1
+    grouped = p.group_size == 1 or p.device == "cpu" or not _unsupported("flash", p)
+    fused = p.head_dim == p.head_dim_v and not _needs_mask(p) and grouped
     forward = fused and p.mode in ("fwd", "decode")
     results = size["out"] + size["lse"]
     inputs = size["q"] + size["k"] + size["v"]
@@ -187,6 +189,7 @@ def cost(problem: Problem) -> Cost:
         compulsory_bytes=compulsory_bytes(p),
         operand_bytes=inputs + results if forward else None,
         peak_bytes=peaks.get(p.mode) if fused else None,
+        saved_bytes=inputs + results if fused and p.needs_gradients else None,
         leading={
             "flops": "2*B*H*n*m*(d+e)",
             "executed_flops": "2*B*H*n*m*(d+e)",

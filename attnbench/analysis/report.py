@@ -3,13 +3,16 @@ none adds to.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnbench.analysis.clocks import judged_by_clock
+from attnbench.analysis.comparison import Comparison, compare_with_published, gpu_name, published_curves
 from attnbench.analysis.facets import Facet, constants_of, facets_of, untold_of
 from attnbench.analysis.frontier import Frontier, frontiers
-from attnbench.analysis.metrics import METRICS, Metric
+from attnbench.analysis.metrics import LATENCY, METRICS, Metric
 from attnbench.analysis.provenance import RunFacts, run_facts, run_labels
+from attnbench.analysis.published import published_tables
+from attnbench.analysis.roofline import Roofline, rooflines_of
 from attnbench.analysis.rows import CaseRow, clean_text, rows_of
 from attnbench.analysis.series import Panel, Series, grouped, groups_of, panels_of
 from attnbench.analysis.summary import Summary, summarize
@@ -43,6 +46,10 @@ class Report:
     summary: Summary
     frontiers: tuple[Frontier, ...]
     metrics: tuple[MetricPanels, ...]
+    published: tuple[Comparison, ...]
+    """Curves beside numbers that others published for the same device and shape."""
+    rooflines: tuple[Roofline, ...]
+    """Latencies beside the measured ceilings of their devices."""
     samples: int
     """Raw samples of latencies in the records; none of them is in a report."""
 
@@ -59,6 +66,9 @@ def build_report(runs: Sequence[Run]) -> Report:
     rows = judged_by_clock(rows_of(labelled))
     facts = tuple(run_facts(label, run) for label, run in labelled.items())
     facets = facets_of(rows)
+    by_name = {clean_text(label): run for label, run in labelled.items()}
+    gpus = {name: gpu_name(run) for name, run in by_name.items()}
+    published = tuple(compare_with_published(rows, gpus, published_tables()))
     return Report(
         title=", ".join(dict.fromkeys(fact.suite for fact in facts)),
         runs=facts,
@@ -68,7 +78,9 @@ def build_report(runs: Sequence[Run]) -> Report:
         untold=untold_of(facets),
         summary=summarize(rows),
         frontiers=tuple(frontiers(grouped(facets), _allowed(labelled))),
-        metrics=tuple(_metric_panels(rows, metric) for metric in METRICS),
+        metrics=tuple(_metric_panels(rows, metric, published) for metric in METRICS),
+        published=published,
+        rooflines=tuple(rooflines_of(rows, by_name)),
         samples=sum(
             len(record.latency.samples_ms or ())
             for run in runs
@@ -91,8 +103,10 @@ def _allowed(runs: Mapping[str, Run]) -> dict[str, dict[str, int]]:
     }
 
 
-def _metric_panels(rows: Sequence[CaseRow], metric: Metric) -> MetricPanels:
+def _metric_panels(rows: Sequence[CaseRow], metric: Metric, published: Sequence[Comparison]) -> MetricPanels:
     panels = panels_of(rows, metric)
+    if metric is LATENCY and published:
+        panels = [replace(panel, published=published_curves(panel, published)) for panel in panels]
     return MetricPanels(
         metric=metric,
         drawn=tuple(panel for panel in panels if panel.has_values),

@@ -92,6 +92,7 @@ class CaseRow:
     requested_bytes: int | None = None
     dram_bytes: int | None = None
     useful_flops: int | None = None
+    exponentials: int | None = None
     executed_flops: int | None = None
     max_abs_error: float | None = None
     error_budget: float | None = None
@@ -112,6 +113,8 @@ class CaseRow:
     """The function that is computed, by name; empty where the record does not say."""
     cross_implementation: str = ""
     execution: str = ""
+    threads: int | None = None
+    """Of the process that timed it, on a CPU."""
     reduced: str = ""
     """What was cut so that the case could be checked, in words."""
     reproduce: str = ""
@@ -149,6 +152,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
     latency = record.latency or Latency()
     memory = record.memory or Memory()
     traffic = record.traffic or Traffic()
+    flops = record.flops or Flops()
     share = record.share or Share()
     step = record.optimizer_step or OptimizerStep()
     quality = record.quality or Quality()
@@ -183,13 +187,13 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         extras=_extras(case, seqlen_q, seqlen),
         status=clean_text(record.status),
         reason=clean_text(record.reason),
-        latency_ms=_positive(latency.median_ms),
+        latency_ms=positive_number(latency.median_ms),
         latency_low_ms=low_ms,
         latency_high_ms=high_ms,
         one_launch=one_launch,
         latency_verdict=tuple(clean_text(word) for word in latency.verdict or ()),
         launches=_whole(latency.launches),
-        sm_clock_mhz=_positive((record.telemetry or Telemetry()).sm_clock_mhz),
+        sm_clock_mhz=positive_number((record.telemetry or Telemetry()).sm_clock_mhz),
         peak_bytes=_whole(memory.peak_bytes),
         peak_increment_bytes=_whole(memory.peak_increment_bytes),
         predicted_peak_bytes=_whole(memory.predicted_peak_bytes),
@@ -199,6 +203,7 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         requested_bytes=_whole(traffic.requested_bytes),
         dram_bytes=_whole(traffic.dram_bytes),
         useful_flops=_whole(flops.useful),
+        exponentials=_whole(flops.exponentials),
         executed_flops=_whole(flops.executed),
         max_abs_error=_not_negative(agreement.max_abs_error),
         error_budget=_not_negative(agreement.budget),
@@ -208,15 +213,16 @@ def _row(run: str, several: bool, record: Record) -> CaseRow:
         budget_share=_budget_share(agreement),
         softmax_distance=_not_negative(agreement.softmax_distance),
         loss=_number(quality.loss),
-        perplexity=_positive(quality.perplexity),
+        perplexity=positive_number(quality.perplexity),
         latency_share=_not_negative(share.latency_fraction),
         memory_share=_not_negative(share.memory_fraction),
         flops_share=_not_negative(share.flops_fraction),
-        optimizer_ms=_positive(step.median_ms),
+        optimizer_ms=positive_number(step.median_ms),
         optimizer_state_bytes=_whole(step.state_bytes),
         semantics=clean_text(provenance.semantics),
         cross_implementation=clean_text(provenance.cross_implementation),
         execution=clean_text(provenance.execution),
+        threads=_whole(provenance.threads),
         reduced=clean_text(provenance.reduced),
         reproduce=clean_text(provenance.reproduce),
         theory={
@@ -239,8 +245,8 @@ def _interval(latency: Latency) -> tuple[float | None, float | None, bool]:
     """Return the interval to show, and whether it is of one launch alone; records that are older than
     launches hold that one under the name of the other.
     """
-    outer = _positive(latency.ci95_low_ms), _positive(latency.ci95_high_ms)
-    inner = _positive(latency.inner_ci95_low_ms), _positive(latency.inner_ci95_high_ms)
+    outer = positive_number(latency.ci95_low_ms), positive_number(latency.ci95_high_ms)
+    inner = positive_number(latency.inner_ci95_low_ms), positive_number(latency.inner_ci95_high_ms)
     low_ms, high_ms = inner if None in outer else outer
     within = (_whole(latency.launches) or 1) < 2 or None in outer
     return low_ms, high_ms, within and low_ms is not None and high_ms is not None
@@ -294,7 +300,8 @@ def _number(value: object) -> float | None:
     )
 
 
-def _positive(value: object) -> float | None:
+def positive_number(value: object) -> float | None:
+    """Return a finite number above 0, or None for anything else."""
     number = _number(value)
     return number if number is not None and number > 0 else None
 

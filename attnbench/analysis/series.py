@@ -80,6 +80,16 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedCurve:
+    """What others published for a panel's cases: values by length."""
+
+    label: str
+    place: int
+    """Among all of a report, for a look of its own."""
+    points: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """One pair of axes. ``title`` holds what tells it from the other panels."""
 
@@ -89,6 +99,7 @@ class Panel:
     masks: tuple[str, ...]
     title: str
     series: tuple[Series, ...]
+    published: tuple[PublishedCurve, ...] = ()
 
     @property
     def has_values(self) -> bool:

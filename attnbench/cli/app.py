@@ -13,6 +13,7 @@ from attnbench.contract.errors import UsageError
 
 from .claims import claims
 from .doctor import doctor
+from .estimate import estimate
 from .kernels import kernels
 from .list import list_topics
 from .report import report
@@ -32,6 +33,7 @@ app.command()(run)
 app.command()(report)
 app.command("list")(list_topics)
 app.command()(show)
+app.command()(estimate)
 app.command()(doctor)
 app.command()(kernels)
 app.command()(claims)

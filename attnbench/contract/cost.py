@@ -43,10 +43,12 @@ class Cost:
     """What the kernel's own loads and stores ask for, re-reads included. Kernels only."""
     peak_bytes: int | None = None
     """Peak of the tensors that the call allocates, beyond its inputs."""
+    saved_bytes: int | None = None
+    """What the forward pass keeps for its backward, of its inputs too. Modes with gradients only."""
     leading: Mapping[str, str] = field(default_factory=dict)
 
     def theory(self) -> dict[str, int]:
-        """Return the integers by name, without the unknown ones."""
+        """Return the integers that a record holds beside what was measured, by name; no unknown ones."""
         return {name: value for name, value in self._integers().items() if value is not None}
 
     def unknown(self) -> list[str]:
@@ -54,7 +56,8 @@ class Cost:
         return [name for name, value in self._integers().items() if value is None]
 
     def _integers(self) -> dict[str, int | None]:
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "leading"}
+        unrecorded = ("leading", "saved_bytes")
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in unrecorded}
 
     def leading_term(self, quantity: str) -> "sympy.Expr":
         """Return the leading term of ``quantity`` as a sympy expression.

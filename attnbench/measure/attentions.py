@@ -9,10 +9,11 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from attnbench.contract.cost import Cost
+from attnbench.contract.cost import Cost, compulsory_bytes
 from attnbench.contract.discovery import get_implementation
 from attnbench.contract.implementation import Implementation, level_refusals
 from attnbench.contract.problem import Problem
+from attnbench.contract.semantics import SOFTMAX
 from attnbench.contract.steps import decoded, reading
 from attnbench.model.builder import MixerBuilder
 from attnbench.model.config import TransformerConfig
@@ -49,6 +50,21 @@ class Attention(NamedTuple):
         if p.mode == "decode" and self.place == "cross":
             p = p.replace(mode="fwd") if self.implementation.read is None else self.asked
         return self.implementation.cost(p)
+
+    @property
+    def least_flops(self) -> int:
+        """FLOPs of visible pairs; what stands in for softmax may do fewer, and says how many."""
+        cost = self.cost
+        if self.implementation.semantics.name == SOFTMAX.name or cost.executed_flops is None:
+            return cost.flops
+        return min(cost.flops, cost.executed_flops)
+
+    @property
+    def least_bytes(self) -> int:
+        """Compulsory bytes; what needs no more than a state, as linear attention while it decodes, states
+        less than the problem.
+        """
+        return min(compulsory_bytes(self.problem), self.cost.compulsory_bytes)
 
 
 def attentions_of(case: Case) -> tuple[Attention, ...]:

@@ -16,6 +16,7 @@ import torch
 from attnbench.device.datasheets import Datasheet, find_datasheet
 from attnbench.device.hardware import cpu, last_level_cache_bytes
 from attnbench.device.limits import usable_cores
+from attnbench.device.rates import AS_ACCURATE
 
 from .ceiling_calls import Rated, bandwidths, exponentials, launches, products
 from .cpu_timer import CpuTimer
@@ -25,15 +26,6 @@ from .telemetry import observe
 from .timing import Task, Timer
 from .verdicts import was_shared
 
-AS_ACCURATE = {
-    "float64": ("float64",),
-    "float32": ("float32", "tf32"),
-    "float16": ("float16", "float32"),
-    "bfloat16": ("bfloat16", "float16", "float32"),
-}
-"""By what the products of a case of each type may be computed without losing its accuracy: by TF32 three for
-one. ``float32`` itself never goes through TF32, which is for CUDA alone.
-"""
 BUDGET_S = 0.1
 """For the samples of one call; ten quiet ones are enough, and three are taken whatever they cost."""
 SAMPLES = 10

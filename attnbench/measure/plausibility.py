@@ -19,11 +19,10 @@ import torch
 
 from attnbench.contract.cost import compulsory_bytes, tensor_bytes
 from attnbench.contract.problem import Problem
-from attnbench.contract.semantics import SOFTMAX
+from attnbench.device.rates import product_rate
 from attnbench.plan.settings import MeasureSettings
 
-from .attentions import Attention
-from .ceilings import AS_ACCURATE, Ceilings, measure_ceilings
+from .ceilings import Ceilings, measure_ceilings
 from .latency import measure_latency
 from .record import Latency, Record, Telemetry
 from .timing import Timer
@@ -31,8 +30,6 @@ from .workload import Workload
 
 SLACK = 1.05
 """A ceiling is beaten by what is this much faster."""
-TF32_FOR_FLOAT32 = 3
-"""Products in TF32 that make one of float32's accuracy."""
 
 
 @dataclass(frozen=True)
@@ -125,37 +122,26 @@ def _highest(workload: Workload, record: Record, latency: Latency, ceilings: Cei
 
 
 def _bounds(workload: Workload, record: Record, latency: Latency, ceilings: Ceilings) -> Iterator[Bound]:
-    product = _product_rate(ceilings, workload.case.dtype)
+    product = product_rate(ceilings.matmul_flops_per_s, workload.case.dtype)
     if product is not None:
         name, flops_per_s = product
         yield Bound(_least_flops(workload, record), "FLOP", flops_per_s, f"products in {name}")
     bytes_per_s = ceilings.memory_bytes_per_s
     if bytes_per_s is not None and workload.level == "attention" and ceilings.cache_bytes is not None:
         problem = workload.problem
-        least_bytes, written = compulsory_bytes(problem), _written_bytes(problem)
-        # What needs no more than a state, as linear attention while it decodes, states less than the problem;
-        # it writes no more than it reads.
-        stated = workload.attentions[0].cost.compulsory_bytes
-        if stated < least_bytes:
-            least_bytes, written = stated, max(written, stated // 2)
+        least_bytes, written = workload.attentions[0].least_bytes, _written_bytes(problem)
+        # What needs no more than a state states less than the problem; it writes no more than it reads.
+        if least_bytes < compulsory_bytes(problem):
+            written = max(written, least_bytes // 2)
         spared = min(ceilings.cache_bytes, written) if latency.cache == "cold" else ceilings.cache_bytes
         yield Bound(least_bytes - spared, "B", bytes_per_s, "memory")
-
-
-def _product_rate(ceilings: Ceilings, dtype: str) -> tuple[str, float] | None:
-    """Return the fastest way to products as accurate as the type's, and its name."""
-    measured = ceilings.matmul_flops_per_s
-    rates = {name: measured[name] for name in AS_ACCURATE[dtype] if name in measured}
-    if "tf32" in rates:
-        rates[f"tf32, {TF32_FOR_FLOAT32} for one"] = rates.pop("tf32") / TF32_FOR_FLOAT32
-    return max(rates.items(), key=lambda item: item[1]) if dtype in measured else None
 
 
 def _least_flops(workload: Workload, record: Record) -> float:
     """Return what a call can't do without: of a block or model, its attentions' useful FLOPs and what was
     executed outside its mixers.
     """
-    least: float = sum(one.layers * _needed(one) for one in workload.attentions)
+    least: float = sum(one.layers * one.least_flops for one in workload.attentions)
     if workload.level == "attention":
         return least
     executed = None if record.flops is None else record.flops.executed
@@ -163,14 +149,6 @@ def _least_flops(workload: Workload, record: Record) -> float:
     if executed is not None and inside is not None:
         least += executed * (1 - inside)
     return least
-
-
-def _needed(attention: Attention) -> int:
-    """Return the FLOPs of visible pairs; what stands in for softmax may do fewer, and says how many."""
-    cost = attention.cost
-    if attention.implementation.semantics.name == SOFTMAX.name or cost.executed_flops is None:
-        return cost.flops
-    return min(cost.flops, cost.executed_flops)
 
 
 def _written_bytes(problem: Problem) -> int:

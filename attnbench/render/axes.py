@@ -53,6 +53,20 @@ def set_value_axis(axes: Axes, values: Iterable[float], unit: Unit) -> None:
     _fix_ticks(axes.yaxis, ticks, [label(tick) for tick in ticks])
 
 
+def set_rate_axis(axis: Axis, low: float, high: float, *, si: bool = False) -> None:
+    """Give a log axis few round ticks between its limits, with decimal prefixes if ``si``."""
+    ticks = _decimal_ticks(low, high)
+    _fix_ticks(axis, ticks, [si_tick(tick) if si else plain_tick(tick) for tick in ticks])
+
+
+def si_tick(value: float) -> str:
+    """Return a tick with a decimal prefix: ``30 G``."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:g} {prefix}"
+    return f"{value:g}"
+
+
 def padded_range(values: Sequence[float]) -> tuple[float, float]:
     """Return limits around the values, at least a factor `LEAST_SPAN` apart; 1 to 1024 without any."""
     if not values:

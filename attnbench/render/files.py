@@ -14,6 +14,8 @@ from attnbench.render.html import MOST_PANELS, html_report
 from attnbench.render.markdown import markdown_report
 from attnbench.render.overview import SAMPLES_FILE
 from attnbench.render.plots import metric_figure, png_bytes, svg_text
+from attnbench.render.roofline_plot import roofline_figure
+from attnbench.render.roofline_table import TITLE as ROOFLINE
 from attnbench.render.styles import StyleBook
 from attnbench.render.tables import csv_text
 from attnbench.render.window_plot import TITLE as WINDOWS
@@ -100,6 +102,10 @@ def _figures(report: Report) -> Iterator[tuple[str, str, Figure]]:
             title = group.metric.title
             panels = group.drawn[:MOST_PANELS]
             yield title, group.metric.key, metric_figure(panels, book, f"{title}: {report.title}")
+    for place, roofline in enumerate(report.rooflines, start=1):
+        under_roof = roofline_figure(roofline, book)
+        if under_roof is not None:
+            yield ROOFLINE, "roofline" + (f"-{place}" if place > 1 else ""), under_roof
 
 
 def _write_samples(runs: Sequence[Run], report: Report, path: Path) -> Path:

@@ -12,6 +12,7 @@ from itertools import count
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
+from matplotlib.lines import Line2D
 
 from attnbench import __version__
 from attnbench.analysis.facets import group_title
@@ -35,6 +36,13 @@ from attnbench.render.growth_table import TITLE as GROWTH_TITLE
 from attnbench.render.numbers import format_seqlen, format_value, length_words, plural, with_units
 from attnbench.render.overview import failure_groups, left_out, overview, problems, run_lines
 from attnbench.render.plots import legend_entries, panel_figure, svg_text, swatch_figure
+from attnbench.render.published_table import MEANING as PUBLISHED_MEANING
+from attnbench.render.published_table import TITLE as PUBLISHED
+from attnbench.render.published_table import published_tables
+from attnbench.render.roofline_plot import roofline_panels
+from attnbench.render.roofline_table import MEANING as ROOFLINE_MEANING
+from attnbench.render.roofline_table import TITLE as ROOFLINE
+from attnbench.render.roofline_table import roof_title, roofline_tables
 from attnbench.render.share_table import share_tables
 from attnbench.render.styles import StyleBook
 from attnbench.render.svg import PageDrawings, color_variables
@@ -83,6 +91,7 @@ def html_report(report: Report) -> str:
     plots = [
         _plot(group, book, drawings, report.untold) for group in report.metrics if group.drawn or group.empty
     ]
+    rooflines = [*zip(roofline_tables(report), _roofline_plots(report, book, drawings), strict=True)]
     every_answer = answers(report)
     names = {name for one in report.series for name in (one.label, one.implementation)}
     template = _environment(names).get_template("report.html.jinja")
@@ -112,6 +121,12 @@ def html_report(report: Report) -> str:
         windows_title=WINDOWS,
         exchanges=[*zip(exchange_tables(report), windows, strict=True)],
         plots=plots,
+        rooflines=rooflines,
+        roofline_title=ROOFLINE,
+        roofline_meaning=ROOFLINE_MEANING,
+        published=published_tables(report),
+        published_title=PUBLISHED,
+        published_meaning=PUBLISHED_MEANING,
         constants=constants_words(report),
         table=case_table(report),
         failures=failure_groups(report),
@@ -129,6 +144,34 @@ def _window_plots(report: Report, drawings: PageDrawings) -> list[str]:
         "" if figure is None else drawings.element(svg_text(figure), f"windows-{place}", WINDOWS)
         for place, figure in enumerate(figures)
     ]
+
+
+def _roofline_plots(report: Report, book: StyleBook, drawings: PageDrawings) -> Iterator[Plot]:
+    """Yield the drawings of each roof: a panel for each mode, none where no case has an intensity."""
+    for place, one in enumerate(report.rooflines):
+        key = f"roofline-{place}"
+        panels, entries = roofline_panels(one, book)
+        yield Plot(
+            key=key,
+            title=roof_title(one.roof, report),
+            meaning="",
+            legend=_swatches(key, entries, drawings),
+            parts=(
+                (
+                    "",
+                    tuple(
+                        DrawnPanel(
+                            title=mode,
+                            svg=drawings.element(
+                                svg_text(figure), f"{key}-{mode_place}", f"{ROOFLINE}, {mode}"
+                            ),
+                        )
+                        for mode_place, (mode, figure) in enumerate(panels)
+                    ),
+                ),
+            ),
+            notes=(),
+        )
 
 
 def _unseen(answer_count: int) -> list[str]:
@@ -160,10 +203,16 @@ def _plot(group: MetricPanels, book: StyleBook, drawings: PageDrawings, untold: 
 def _legend(
     key: str, panels: Sequence[Panel], book: StyleBook, drawings: PageDrawings
 ) -> tuple[tuple[str, str], ...]:
+    return _swatches(key, legend_entries(panels, book), drawings)
+
+
+def _swatches(
+    key: str, entries: Sequence[tuple[Line2D, str]], drawings: PageDrawings
+) -> tuple[tuple[str, str], ...]:
     """Return ``(drawing, label)`` of every legend entry."""
     return tuple(
         (drawings.element(svg_text(swatch_figure(handle)), f"{key}-legend{place}", ""), label)
-        for place, (handle, label) in enumerate(legend_entries(panels, book))
+        for place, (handle, label) in enumerate(entries)
     )
 
 

@@ -22,6 +22,12 @@ from attnbench.render.growth_table import (
 from attnbench.render.growth_table import TITLE as GROWTH_TITLE
 from attnbench.render.numbers import plural, with_units
 from attnbench.render.overview import failure_groups, left_out, overview, problems, run_lines
+from attnbench.render.published_table import MEANING as PUBLISHED_MEANING
+from attnbench.render.published_table import TITLE as PUBLISHED
+from attnbench.render.published_table import published_tables
+from attnbench.render.roofline_table import MEANING as ROOFLINE_MEANING
+from attnbench.render.roofline_table import TITLE as ROOFLINE
+from attnbench.render.roofline_table import roofline_tables
 from attnbench.render.share_table import share_tables
 from attnbench.render.tables import PlainTable, case_table
 from attnbench.render.words import GROWTH_NOTE, answers, constants_words, tally_words
@@ -66,6 +72,13 @@ def markdown_report(report: Report, plots: Sequence[tuple[str, str]] = ()) -> st
             ]
     for table in exchange_tables(report):
         parts += ["", f"## {TITLE}: {escape_markdown(table.title)}", "", *_plain_table(table), "", MEANING]
+    for title, meaning, tables in (
+        (ROOFLINE, ROOFLINE_MEANING, roofline_tables(report)),
+        (PUBLISHED, PUBLISHED_MEANING, published_tables(report)),
+    ):
+        parts += ["", f"## {title}", "", meaning] if tables else []
+        for table in tables:
+            parts += ["", f"**{escape_markdown(table.title)}**", "", *_plain_table(table)]
     for title, path in plots:
         parts += ["", f"![{escape_markdown(title)}]({path})"]
     if report.rows:

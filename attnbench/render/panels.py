@@ -23,6 +23,7 @@ STRIP_POINTS = 19.0
 MOST_STRIPS = 6
 SAME = 0.03
 """Curves closer than this share lie on one another; the lower one is drawn wider, so that both are seen."""
+PUBLISHED_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 MOST_OVER = 3
 """Steps by which a curve gets wider for those that lie on it."""
 
@@ -41,6 +42,7 @@ def draw_panel(axes: Axes, panel: Panel, book: StyleBook) -> None:
     for place, series in enumerate(panel.series):
         over = min(MOST_OVER, sum(_coincide(series, other) for other in panel.series[place + 1 :]))
         _draw_series(axes, series, book[series.label], over)
+    _draw_published(axes, panel)
     _draw_strips(axes, given, book)
     if not panel.has_values:
         axes.text(
@@ -95,6 +97,8 @@ def _values(panel: Panel) -> Iterator[float]:
                 )
             elif point.failed and point.expected:
                 yield point.expected
+    for curve in panel.published:
+        yield from (value for _, value in curve.points)
 
 
 def _coincide(one: Series, other: Series) -> bool:
@@ -206,6 +210,26 @@ def _draw_floor(axes: Axes, panel: Panel) -> None:
             linewidth=1.0,
             zorder=1.5,
         )
+
+
+def _draw_published(axes: Axes, panel: Panel) -> None:
+    """Draw what others published, hollow, in the colour of what is no curve of ours."""
+    for curve in panel.published:
+        axes.plot(
+            [seqlen for seqlen, _ in curve.points],
+            [value for _, value in curve.points],
+            color=hex_color("muted"),
+            marker=published_marker(curve.place),
+            fillstyle="none",
+            linestyle="",
+            zorder=2.5,
+            label=f"published {curve.label}",
+        )
+
+
+def published_marker(place: int) -> str:
+    """Return the marker of a published series, by its place among those of a report."""
+    return PUBLISHED_MARKERS[place % len(PUBLISHED_MARKERS)]
 
 
 def _strips(panel: Panel) -> list[tuple[str, str, tuple[int, ...]]]:

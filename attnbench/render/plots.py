@@ -20,7 +20,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from attnbench.analysis.series import Panel
-from attnbench.render.panels import draw_panel, linestyle, shortened, strip_points
+from attnbench.render.panels import draw_panel, linestyle, published_marker, shortened, strip_points
 from attnbench.render.styles import Style, StyleBook, hex_color, style_data
 
 PANEL_INCHES = (4.3, 3.0)
@@ -37,17 +37,23 @@ DOTS_PER_INCH = 160
 def panel_figure(panel: Panel, book: StyleBook) -> Figure:
     """Return one panel alone, without title or legend: the page around it has them."""
     with matplotlib_settings():
-        width, height = LONE_PANEL_INCHES[0], LONE_PANEL_INCHES[1] + strip_points(panel) / 72
-        figure = Figure(figsize=(width, height))
+        above = strip_points(panel) / 72
+        figure = Figure(figsize=(LONE_PANEL_INCHES[0], LONE_PANEL_INCHES[1] + above))
         figure.patch.set_alpha(0.0)
-        figure.subplots_adjust(
-            left=LONE_MARGINS["left"] / width,
-            right=1 - LONE_MARGINS["right"] / width,
-            bottom=LONE_MARGINS["bottom"] / height,
-            top=1 - (LONE_MARGINS["top"] + strip_points(panel) / 72) / height,
-        )
+        set_lone_margins(figure, above)
         draw_panel(figure.add_subplot(), panel, book)
         return figure
+
+
+def set_lone_margins(figure: Figure, above: float = 0.0) -> None:
+    """Leave the margins of a lone panel, with ``above`` inches more at the top."""
+    width, height = figure.get_size_inches()
+    figure.subplots_adjust(
+        left=LONE_MARGINS["left"] / width,
+        right=1 - LONE_MARGINS["right"] / width,
+        bottom=LONE_MARGINS["bottom"] / height,
+        top=1 - (LONE_MARGINS["top"] + above) / height,
+    )
 
 
 def metric_figure(panels: Sequence[Panel], book: StyleBook, heading: str) -> Figure:
@@ -107,6 +113,8 @@ def legend_entries(panels: Sequence[Panel], book: StyleBook) -> list[tuple[Line2
         entries.append(
             (Line2D([], [], color=hex_color("muted"), linestyle=(0, (4, 2)), linewidth=1.0), "compulsory")
         )
+    published = {curve.label: curve.place for panel in panels for curve in panel.published}
+    entries += [(_published_handle(place), f"published: {label}") for label, place in published.items()]
     if any(point.failed and point.expected for point in points):
         handle = Line2D(
             [], [], color=hex_color("muted"), marker="o", linestyle=":", fillstyle="none", linewidth=1.0
@@ -157,6 +165,12 @@ def draw_legend(figure: Figure, entries: Sequence[tuple[Line2D, str]]) -> None:
     )
     for text, (_, label) in zip(legend.get_texts(), entries, strict=True):
         text.set_text(shortened(label, 38))
+
+
+def _published_handle(place: int) -> Line2D:
+    return Line2D(
+        [], [], color=hex_color("muted"), marker=published_marker(place), fillstyle="none", linestyle=""
+    )
 
 
 def _handle(style: Style) -> Line2D:

@@ -122,6 +122,7 @@ def band_cost(problem: Problem) -> Cost:
             operand_bytes, peak_bytes = None, max(peak_bytes, _backward_peak(p))
         if len(list(batch_runs(p))) > 1:
             peak_bytes = None
+    size = tensor_bytes(p)
     band = p.mask.band()
     window = "W" if band and band.right == 0 else "2*W"
     passes = 2 if p.mode == "fwd_bwd" else 1
@@ -132,6 +133,7 @@ def band_cost(problem: Problem) -> Cost:
         compulsory_bytes=compulsory_bytes(p),
         operand_bytes=operand_bytes,
         peak_bytes=peak_bytes,
+        saved_bytes=size["q"] + size["k"] + size["v"] if p.needs_gradients else None,
         leading={
             "flops": f"{matmul_count(p)}*B*H*n*{window}*(d+e)",
             "executed_flops": f"2*B*H*n*{window}*({over_d}*d+{over_dv}*e)",

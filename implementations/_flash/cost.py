@@ -117,6 +117,8 @@ def cost(problem: Problem) -> Cost:
         executed += tile_flops(kernel, visited, tile, p.head_dim, p.head_dim_v, p.dtype_bytes)
         exponentials += visited * tile.block_q * (tile.block_k + (kernel == "forward"))
     operand_bytes, peak_bytes = _operand_bytes(p)
+    size, rows = tensor_bytes(p), p.batch * p.num_heads * p.seqlen_q
+    saved_bytes = size["q"] + size["k"] + size["v"] + size["out"] + rows * STATISTICS_BYTES
     return Cost(
         flops=useful_flops(p),
         executed_flops=executed,
@@ -125,6 +127,7 @@ def cost(problem: Problem) -> Cost:
         operand_bytes=operand_bytes,
         requested_bytes=sum(programs.requested_bytes() for programs in launched),
         peak_bytes=peak_bytes,
+        saved_bytes=saved_bytes if p.needs_gradients else None,
         leading=_leading(p, {programs.kernel: programs.tile for programs in launched}),
     )
 

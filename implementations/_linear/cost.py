@@ -170,6 +170,13 @@ def state_bytes(problem: Problem) -> int:
     return p.batch * p.num_kv_heads * p.head_dim * (p.head_dim_v + 1) * max(4, p.dtype_bytes)
 
 
+def saved_bytes(problem: Problem) -> int | None:
+    """Return what a forward pass keeps for its backward: q, k, v, out and the denominators."""
+    p, size = problem, tensor_bytes(problem)
+    denominators = p.batch * p.num_heads * p.seqlen_q * max(4, p.dtype_bytes)
+    return size["q"] + size["k"] + size["v"] + size["out"] + denominators if p.needs_gradients else None
+
+
 def after_context(problem: Problem) -> Problem:
     """What a step of decoding computes: the new tokens alone, whatever the context; without keys it reads."""
     p = problem
@@ -214,6 +221,7 @@ def chunks_cost(problem: Problem) -> Cost:
         compulsory_bytes=compulsory,
         operand_bytes=operand_bytes,
         peak_bytes=peak_bytes,
+        saved_bytes=saved_bytes(p),
         leading={
             "flops": f"{factor}*B*{tokens}*d*e",
             "exponentials": f"{forward + 2 * backward}*B*{tokens}*d",

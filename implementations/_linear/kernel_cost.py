@@ -11,7 +11,7 @@ from attnbench.contract.cost import Cost, compulsory_bytes, tensor_bytes
 from attnbench.contract.problem import Problem
 
 from . import programs
-from .cost import PASSES, useful_flops
+from .cost import PASSES, saved_bytes, useful_flops
 from .geometry import Row
 from .programs import FLOAT_BYTES, Shape, Work, kinds, make_shape, shape_of, state_size
 from .tiles import LinearTile
@@ -116,5 +116,6 @@ def kernel_cost(problem: Problem) -> Cost:
         operand_bytes=operand_bytes,
         requested_bytes=requested,
         peak_bytes=peak_bytes,
+        saved_bytes=saved_bytes(p),
         leading={"flops": f"{2 * (passes[0] + 2 * passes[1])}*B*(H*n + G*m)*d*e"},
     )

@@ -44,6 +44,23 @@ IN_CLOSED_FORM = [
         Case(
             implementation=name,
             mode=mode,
+            seqlen_q=1 if mode == "decode" else 40,
+            seqlen_k=40,
+            batch=2,
+            num_heads=6,
+            num_kv_heads=kv_heads,
+            head_dim=16,
+            mask=mask,
+        )
+        for name in ("naive", "sdpa")
+        for mode in ("fwd", "fwd_bwd", "decode")
+        for mask in (FULL, {})
+        for kv_heads in (2, 1)
+    ),
+    *(
+        Case(
+            implementation=name,
+            mode=mode,
             seqlen_q=seqlen,
             batch=batch,
             num_heads=4,
