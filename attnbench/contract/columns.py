@@ -142,7 +142,8 @@ def column_gradients(
         rows, block, here = torch.arange(first, last), slice(first, last), near.to(place)
         part = function(
             anew.taken(q.detach()[:, :, block].to(dtype), dims),
-            *(x[:, :, here].repeat_interleave(p.group_size, dim=1) for x in (k, v)),
+            k[:, :, here].repeat_interleave(p.group_size, dim=1),
+            v[:, :, here].repeat_interleave(p.group_size, dim=1),
             anew.taken(known(out.detach()[:, :, block]), dims_v),
             known(lse.detach()[:, :, block]),
             anew.taken(grad_out.detach()[:, :, block], dims_v),

@@ -214,13 +214,21 @@ def _log_of(total: Tensor) -> Tensor:
     return torch.where(nothing, 1, total).double().log().masked_fill(nothing, -torch.inf)[..., 0]
 
 
+def _softmax_in_unit(unit: float) -> BlockFunction:
+    return partial(_softmax_baseline, unit=unit)
+
+
+def _linear_in_unit(unit: float) -> BlockFunction:
+    return partial(_linear_baseline, unit=unit)
+
+
 SOFTMAX = Semantics(
     "softmax",
     _softmax_reference,
     _softmax_baseline,
     bound=softmax_bounds,
     columns=softmax_columns,
-    in_unit=lambda unit: partial(_softmax_baseline, unit=unit),
+    in_unit=_softmax_in_unit,
     by_position=False,
     joins=True,
 )
@@ -230,7 +238,7 @@ LINEAR_ELU = Semantics(
     _linear_baseline,
     approximates=SOFTMAX,
     bound=linear_bounds,
-    in_unit=lambda unit: partial(_linear_baseline, unit=unit),
+    in_unit=_linear_in_unit,
     has_lse=False,
     by_position=False,
     joins=True,

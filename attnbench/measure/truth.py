@@ -180,9 +180,9 @@ def make_yardstick(
     pairs = problem.pairs() * exact.out.shape[2] // max(1, problem.seqlen_q)
     roundings = 1 if semantics.in_unit is None else affordable_roundings(pairs)
     plain = farthest(rounded, _results(exact), dtype=q.dtype, most=roundings)
-    yardstick = Yardstick(
-        exact, exact._replace(**{name: plain.get(name) for name in _results(exact)}), rows, bounds
-    )
+    lse, dq, dk, dv = (plain.get(name) for name in ("lse", "dq", "dk", "dv"))
+    farthest_of = Truth(plain["out"], lse, dq, dk, dv, exact.keys)
+    yardstick = Yardstick(exact, farthest_of, rows, bounds)
     if folder is not None:
         _keep(folder, name, _flatten(yardstick))
     return yardstick

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnbench.contract import evaluation
+from attnbench.contract import evaluation, joining
 from attnbench.contract.evaluation import baseline, definition, truth
 from attnbench.contract.masks import Causal, Full, SlidingWindow
 from attnbench.contract.problem import Problem
@@ -120,7 +120,7 @@ def test_rows_joined_from_parts_of_their_keys_are_those_of_the_whole(
         for function in (truth, baseline)
     )
     parts: list[int] = []
-    joined = evaluation.attend_in_parts
+    joined = joining.attend_in_parts
 
     def counted(attend: Any, pieces: Any, upstream: Any) -> Any:
         parts.append(len(pieces))

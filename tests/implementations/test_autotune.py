@@ -144,7 +144,7 @@ def test_the_row_that_is_printed_can_be_put_into_the_table(
     assert list(table) == [kernel]
     assert list(table[kernel]) == [target]
     monkeypatch.setattr(flash_tiles, "tile_table", lambda: table)
-    assert table_tile(kernel, target, p.dtype_bytes, max(widths)) == winner
+    assert table_tile.__wrapped__(kernel, target, p.dtype_bytes, max(widths)) == winner
 
 
 def test_a_tile_cut_to_few_queries_is_printed_uncut(capsys):

@@ -68,7 +68,7 @@ IN_CLOSED_FORM = [
             head_dim=16,
             head_dim_v=value_dim,
             mask=mask,
-            dtype=dtype,
+            dtype=dtype,  # type: ignore[arg-type]  # one of the words below
         )
         for name, mask in (("sliding-window", WINDOW), ("linear", {}), ("linear", FULL))
         for mode in ("bwd", "fwd_bwd")
