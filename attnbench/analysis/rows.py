@@ -6,7 +6,6 @@ right sign becomes None, and control characters become visible marks. Everything
 it.
 """
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +33,8 @@ SAID_ELSEWHERE = frozenset({
     "implementation", "options", "level", "preset", "architecture", "checkpoint", "mode", "mask",
     "dtype", "device", "seqlen_q", "seqlen_k", "batch", "num_heads", "num_kv_heads", "head_dim", "head_dim_v",
 })  # fmt: skip
+ABSURD = 1e30
+"""No time in ms, no count and no error is as large."""
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
@@ -293,11 +294,10 @@ def _pairs(values: Iterable[Any] | None) -> str:
 
 
 def _number(value: object) -> float | None:
-    return (
-        float(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        else None
-    )
+    """Return a float that a measurement can be; None for what no axis and no sum could hold, too."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if -ABSURD < value < ABSURD else None
 
 
 def positive_number(value: object) -> float | None:

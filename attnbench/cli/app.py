@@ -4,6 +4,8 @@ Exit codes: 0 fine; 1 a failure that a command reports; 2 a usage error; 130 int
 since importing rich would double its time; commands import what is heavy inside their functions.
 """
 
+import errno
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -68,10 +70,17 @@ def _exit_code(arguments: list[str] | None) -> int:
     """Run one command; what it returns, or raises, is the code."""
     try:
         code = app(arguments, standalone_mode=False, prog_name="attnbench")
+        sys.stdout.flush()
     except UsageError as error:
         return _complain(str(error))
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        # What is still buffered finds no room either, and Python would say so once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _complain(f"the output can't be written: {error.strerror}")
     except Exception as error:
         # Typer complains with click's exceptions, which its newer versions carry inside: no common import.
         format_message = getattr(error, "format_message", None)

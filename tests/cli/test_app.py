@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -120,3 +121,17 @@ def test_a_terminal_without_the_characters() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["list", "presets"], ["show", "quick", "--seqlen", "64"]])
+def test_output_that_finds_no_room_is_one_line(arguments):
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "attnbench", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "attnbench: the output can't be written: No space left on device\n"

@@ -4,6 +4,7 @@ import io
 import pytest
 
 from attnbench.analysis.report import build_report
+from attnbench.render.files import write_report
 from attnbench.render.markdown import escape_markdown, markdown_report
 from attnbench.render.tables import csv_text
 from attnbench.render.terminal import render_summary
@@ -105,3 +106,17 @@ def test_csv_starts_no_formula():
     record = make_record("naive", status="error", reason='=HYPERLINK("http://x")')
     (row,) = csv.DictReader(io.StringIO(csv_text(build_report([make_run([record])]))))
     assert row["reason"] == '\'=HYPERLINK("http://x")'
+
+
+@pytest.mark.parametrize("absurd", [1e308, 1e200, -1.0, float("nan"), float("inf")])
+def test_a_number_that_nothing_can_measure_is_no_number(absurd, tmp_path, capsys):
+    records = [
+        make_record("naive", n, latency_ms=absurd, error=absurd, noise=0.0, samples_ms=[1.0])
+        for n in (256, 512)
+    ]
+    records.append(make_record("sdpa", 256, latency_ms=1.0, error=1e-7))
+    write_report([make_run(records)], tmp_path, ["html", "md", "svg"])
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert max(map(len, text.splitlines())) < 1000
+    assert "000000000000" not in text
+    assert capsys.readouterr().err == ""
