@@ -18,7 +18,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from attnbench.analysis.power_law import fit_power_law
 from attnbench.render.axes import set_frame
-from attnbench.render.plots import matplotlib_settings, png_bytes
+from attnbench.render.plots import draw_legend_below, matplotlib_settings, png_bytes
 from attnbench.render.styles import hex_color
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "exponent-power.png"
@@ -51,15 +51,7 @@ def picture(draws: int) -> Figure:
             draw(axes, noise, draws)
             if place == 0:
                 axes.set_ylabel("found, of all draws", color=hex_color("muted"))
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(
-            handles,
-            labels,
-            loc="outside lower center",
-            ncols=len(labels),
-            frameon=False,
-            labelcolor=hex_color("text"),
-        )
+        draw_legend_below(figure)
         return figure
 
 

@@ -28,7 +28,7 @@ from attnbench.measure.l2_model import DramCurve, dram_curve
 from attnbench.model.checkpoints import require_target
 from attnbench.render.axes import format_bytes_tick, set_frame, set_value_axis
 from attnbench.render.numbers import format_bytes
-from attnbench.render.plots import matplotlib_settings, png_bytes
+from attnbench.render.plots import draw_legend_below, matplotlib_settings, png_bytes
 from attnbench.render.styles import hex_color, style_data
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "l2-model.png"
@@ -73,15 +73,7 @@ def picture(of_masks: Sequence[Traced], heading: str) -> Figure:
             draw(axes, one, range_bytes)
             if place == 0:
                 axes.set_ylabel("predicted DRAM traffic", color=hex_color("muted"))
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(
-            handles,
-            labels,
-            loc="outside lower center",
-            ncols=len(labels),
-            frameon=False,
-            labelcolor=hex_color("text"),
-        )
+        draw_legend_below(figure)
         return figure
 
 

@@ -173,6 +173,19 @@ def _published_handle(place: int) -> Line2D:
     )
 
 
+def draw_legend_below(figure: Figure) -> None:
+    """Draw the legend of the first axes, which speaks for all of them, in one line under them."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=len(labels),
+        frameon=False,
+        labelcolor=hex_color("text"),
+    )
+
+
 def _handle(style: Style) -> Line2D:
     return Line2D(
         [],
